@@ -1,7 +1,6 @@
 """The launcher's machine: CPU cores, GPUs, EFA adapters, ports, processes. Standard library only.
 
-Processes are read in /proc: CPU time, memory, wakeups, reads, descendants. Run as a program, it
-prints the number of GPUs.
+Processes are read in /proc: CPU time, memory, wakeups, reads, descendants.
 """
 
 from __future__ import annotations
@@ -381,7 +380,3 @@ def _read_text(path: str) -> str | None:
             return file.read()
     except (OSError, ValueError):
         return None
-
-
-if __name__ == "__main__":
-    print(visible_gpus())

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.providers.local import checks
+from cloudtrain.providers.local import machine
 from tests.support.in_process import call
 
 VALID = """\
@@ -137,7 +137,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "data" / "x").write_text("1\n")  # an empty input is refused
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HF_TOKEN", "x")
-    monkeypatch.setattr(checks, "_gpus", lambda _: 0)  # the real question costs seconds each time
+    monkeypatch.setattr(
+        machine, "visible_gpus", lambda *_: ()
+    )  # the real question costs seconds each time
     return folder / "job.yaml"
 
 

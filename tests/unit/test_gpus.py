@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,8 @@ from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker import container_spec
 from cloudtrain.providers.docker.container_spec import ContainerLaunch, environment
 from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
-from cloudtrain.providers.docker.gpu_ids import gpu_ids
+from cloudtrain.providers.local import machine
+from cloudtrain.providers.local.gpu_ids import gpu_ids
 from cloudtrain.providers.rehearsal.base import EmulatedPlan, RunPaths
 from tests.golden.cases import plan_of
 
@@ -59,12 +62,13 @@ def four(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Provide a machine of four GPUs whose names belong to this test alone."""
     names = [f"GPU-{uuid.uuid4()}" for _ in range(4)]
 
-    def visible(choice: str | None) -> tuple[str, ...]:
+    def visible(env: Mapping[str, str]) -> tuple[str, ...]:
+        choice = {**os.environ, **env}.get("CUDA_VISIBLE_DEVICES")
         return tuple(
             names if choice is None else [names[int(number)] for number in choice.split(",")]
         )
 
-    monkeypatch.setattr(container_spec, "visible_gpus", visible)
+    monkeypatch.setattr(machine, "visible_gpus", visible)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return names
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from cloudtrain.errors import CloudError
@@ -165,38 +161,6 @@ def environment(spec: ContainerSpec, secrets: Mapping[str, str]) -> dict[str, st
     }
     env.pop("CUDA_VISIBLE_DEVICES", None)
     return {**env, "NVIDIA_VISIBLE_DEVICES": ",".join(spec.gpus) or "void"}
-
-
-CHOICE = "CUDA_VISIBLE_DEVICES"
-"""CUDA's own variable, from the job's `env` or from the environment of the submit."""
-
-_QUERY_SECONDS = 60
-
-
-def chosen(env: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return CUDA_VISIBLE_DEVICES of the job, else of the environment; None: all GPUs."""
-    return env.get(CHOICE, environ.get(CHOICE))
-
-
-def visible_gpus(choice: str | None, python: str = sys.executable) -> tuple[str, ...]:
-    """Return UUIDs of the GPUs that CUDA shows for a CUDA_VISIBLE_DEVICES, in CUDA's order.
-
-    CUDA numbers GPUs by speed, Docker by their PCI address; UUIDs are the same for both.
-    """
-    environ = {key: value for key, value in os.environ.items() if key != CHOICE}
-    if choice is not None:
-        environ[CHOICE] = choice
-
-    query = [python, str(Path(__file__).with_name("gpu_ids.py"))]
-    answer = subprocess.run(
-        query,
-        env=environ,
-        timeout=_QUERY_SECONDS,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    return tuple(answer.stdout.split())
 
 
 def take(gpus: Sequence[str], count: int, held: ExitStack) -> tuple[str, ...]:

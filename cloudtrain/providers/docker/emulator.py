@@ -20,7 +20,6 @@ from cloudtrain.planning.sagemaker import ROOT
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.aws.request import SOURCE
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
-from cloudtrain.providers.docker import container_spec
 from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.container_spec import (
     DATA_LABEL,
@@ -34,7 +33,9 @@ from cloudtrain.providers.docker.container_spec import (
     ContainerSpec,
     DockerConfig,
     host_names,
+    take,
 )
+from cloudtrain.providers.local import machine
 from cloudtrain.providers.local.backend import ORPHAN_STOP_SECONDS
 from cloudtrain.providers.local.processes import (
     SupervisorState,
@@ -203,8 +204,8 @@ class DockerEmulator:
         count = self.gpus_per_node * len(launches)
         if not count:
             return ()
-        visible = container_spec.visible_gpus(container_spec.chosen(launches[0].env))
-        return container_spec.take(visible, count, self._gpu_locks)
+        visible = machine.visible_gpus(launches[0].env)
+        return take(visible, count, self._gpu_locks)
 
     def _container_launch(self, launch: ContainerLaunch, rootless: bool) -> Launch:
         file = self.paths.run / "nodes" / str(launch.node) / "container.json"

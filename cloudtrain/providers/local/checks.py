@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.bundle import bundled
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import Issue, warning
 from cloudtrain.planning.plan import Plan
@@ -88,7 +87,8 @@ def gpu_checks(plan: Plan, python: str, required_gpus: int, of: str) -> list[Iss
     """Return an error if CUDA shows too few GPUs. `gpu_rules` covers a missing driver."""
     if not required_gpus or not _has_driver():
         return []
-    return _too_few(plan, _gpus(python, plan.spec.env), required_gpus, of)
+    visible = machine.visible_gpus(plan.spec.env, python)
+    return _too_few(plan, len(visible), required_gpus, of)
 
 
 def _too_few(plan: Plan, visible_gpus: int, required_gpus: int, of: str) -> list[Issue]:
@@ -207,22 +207,6 @@ def _has_driver() -> bool:
     return sys.platform != "linux" or any(
         Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg")
     )
-
-
-def _gpus(python: str, env: Mapping[str, str]) -> int:
-    """Return the number of GPUs that CUDA shows the job, by the launcher's own code."""
-    query = [python, str(bundled("entrypoints") / "cloudtrain_launcher" / "host.py")]
-    chosen = {key: value for key, value in env.items() if key.startswith("CUDA_")}
-    environ = {**os.environ, **chosen}
-    answer = subprocess.run(
-        query,
-        env=environ,
-        timeout=60,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    return int(answer.stdout or 0)
 
 
 OLDEST_PYTHON = "3.10"

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ class LocalConfig(ProviderConfig):
 PROBE_SECONDS = 120
 """Timeout of an import of torch; a cold disk takes most of a minute."""
 SMI_SECONDS = 30
+GPU_SECONDS = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +114,23 @@ def ask_driver() -> GpuFacts:
         return GpuFacts(error=" ".join((completed.stdout + completed.stderr).split())[:300])
 
     return GpuFacts(driver=rows[0][0], names=tuple(row[2] for row in rows))
+
+
+def visible_gpus(env: Mapping[str, str], python: str = sys.executable) -> tuple[str, ...]:
+    """Return UUIDs of the GPUs that CUDA shows a job with these variables, in CUDA's order.
+
+    CUDA numbers GPUs by speed, Docker by their PCI address; UUIDs are the same for both.
+    """
+    chosen = {name: value for name, value in env.items() if name.startswith("CUDA_")}
+    answer = subprocess.run(
+        [python, str(Path(__file__).with_name("gpu_ids.py"))],
+        env={**os.environ, **chosen},
+        timeout=GPU_SECONDS,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    return tuple(answer.stdout.split())
 
 
 def free_bytes(folder: Path) -> int:
