@@ -134,19 +134,12 @@ class HangWatch:
         self._samples.clear()
         self._take_back()
         running = self._ranks.running()
-        pid: int | None = next(
-            (
-                pid
-                for local_rank, pid in running.items()
-                if self._ranks.rank_of(local_rank) == error.rank
-            ),
-            None,
-        )
+        blamed_first = sorted(running, key=lambda local: self._ranks.rank_of(local) != error.rank)
 
-        for victim in [pid] if pid else list(running.values())[:1]:
+        for local_rank in blamed_first[:1]:
             with suppress(OSError):
                 # Its processes may hang, too.
-                os.killpg(victim, signal.SIGKILL)
+                os.killpg(running[local_rank], signal.SIGKILL)
 
 
 MAX_SAMPLES = 16

@@ -233,7 +233,7 @@ def use_by_root(roots: Iterable[int]) -> dict[int, ProcessUse]:
 def process_moves(pid: int) -> ProcessMoves | None:
     """Return the counters of a process; None if it has ended."""
     tasks = f"/proc/{pid}/task"
-    wakeups = _read_count(f"{tasks}/{pid}/status", "voluntary_ctxt_switches:")
+    wakeups = read_count(f"{tasks}/{pid}/status", "voluntary_ctxt_switches:")
     if wakeups is None:
         return None
 
@@ -242,16 +242,16 @@ def process_moves(pid: int) -> ProcessMoves | None:
         threads = os.listdir(tasks)  # noqa: PTH208  (a tenth of the time)
 
     # Some kernels do not count reads, or hide them from others.
-    counts = (_read_count(f"{tasks}/{thread}/io", "rchar:") for thread in threads)
+    counts = (read_count(f"{tasks}/{thread}/io", "rchar:") for thread in threads)
 
     return ProcessMoves(wakeups, sum(count or 0 for count in counts))
 
 
-def _read_count(path: str, name: str) -> int | None:
+def read_count(path: str, name: str, base: int = 10) -> int | None:
     """Return the number after `name` in a file of /proc; None if missing."""
     for line in (_read_text(path) or "").splitlines():
         if line.startswith(name):
-            return int(line[len(name) :])
+            return int(line[len(name) :], base)
 
     return None
 
@@ -376,7 +376,7 @@ def _out_of_memory_kills() -> int:
 
 def _read_text(path: str) -> str | None:
     try:
-        with open(path, encoding="ascii") as file:
+        with open(path, encoding="ascii", errors="replace") as file:
             return file.read()
-    except (OSError, ValueError):
+    except OSError:
         return None

@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from cloudtrain_launcher.host import read_count
+
 STACK_SIGNAL = int(signal.SIGRTMIN) + 11 if hasattr(signal, "SIGRTMIN") else 0
 """A real-time signal, since programs use the others; 0 on a system without them and without stacks."""
 
@@ -115,9 +117,5 @@ def _request_path(folder: Path, local_rank: int) -> Path:
 
 def _catches_signal(pid: int) -> bool:
     """Return whether the process handles the signal; without a handler it would end."""
-    for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
-        name, _, value = line.partition(":")
-        if name == "SigCgt":
-            return bool(int(value, 16) >> (STACK_SIGNAL - 1) & 1)
-
-    return False
+    handled = read_count(f"/proc/{pid}/status", "SigCgt:", 16) or 0
+    return bool(handled >> (STACK_SIGNAL - 1) & 1)

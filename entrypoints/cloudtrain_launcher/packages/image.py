@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -97,13 +98,13 @@ def satisfies(version: str, requirement: Requirement) -> bool:
     """Return whether a version satisfies a requirement; True if nothing here can compare them."""
     from importlib import import_module
 
-    try:
-        packaging: Any = import_module("packaging.requirements")
-    except ImportError:
-        try:
-            packaging = import_module("pip._vendor.packaging.requirements")
-        except ImportError:
-            return True
+    packaging: Any = None
+    for name in ("pip._vendor.packaging.requirements", "packaging.requirements"):
+        with suppress(ImportError):
+            packaging = import_module(name)
+
+    if packaging is None:
+        return True
 
     try:
         wanted = packaging.Requirement(requirement.shown)

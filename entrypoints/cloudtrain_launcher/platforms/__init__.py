@@ -22,7 +22,6 @@ def plain_context(environ: Mapping[str, str]) -> NodeContext:
     node_rank, nodes = (
         require_number(environ, name) for name in ("CLOUDTRAIN_NODE_RANK", "CLOUDTRAIN_NODES")
     )
-    folders = job_folders(environ)
     return NodeContext(
         platform="plain",
         node_rank=node_rank,
@@ -31,10 +30,7 @@ def plain_context(environ: Mapping[str, str]) -> NodeContext:
         master_port=require_number(environ, "CLOUDTRAIN_MASTER_PORT"),
         address=environ.get("CLOUDTRAIN_NODE_ADDR", ""),
         interface=environ.get("CLOUDTRAIN_INTERFACE", ""),
-        output_dir=folders.output_dir,
-        model_dir=folders.model_dir,
-        checkpoint_dir=folders.checkpoint_dir,
-        inputs=folders.inputs,
+        **job_folders(environ)._asdict(),
         failure_file="",
         job_file=require_text(environ, JOB_FILE),
         stop_file=environ.get("CLOUDTRAIN_STOP_FILE", ""),
