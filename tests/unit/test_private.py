@@ -39,7 +39,6 @@ from cloudtrain_launcher.file_locks import FileLock, acquire, is_locked, locked
 from cloudtrain_launcher.host import free_port
 from cloudtrain_launcher.packages.bounded_files import (
     FileTooLarge,
-    open_regular_file,
     read_regular_file,
     read_regular_text,
 )
@@ -349,25 +348,6 @@ def test_a_regular_file_is_read_whole_up_to_the_limit(tmp_path: Path) -> None:
     assert read_regular_file(tmp_path / "a", 10) == b"x" * 10
     with pytest.raises(FileTooLarge, match=r"File too large \(limit 9 bytes\)"):
         read_regular_file(tmp_path / "a", 9)
-
-
-def test_a_sparse_file_is_not_read_beyond_the_limit(tmp_path: Path) -> None:
-    with (tmp_path / "a").open("wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(FileTooLarge):
-        read_regular_file(tmp_path / "a")
-
-
-def test_a_fifo_without_a_writer_is_refused_at_once(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a")
-    with pytest.raises(OSError, match="Not a regular file but a FIFO"):
-        open_regular_file(tmp_path / "a")
-
-
-def test_a_link_to_a_device_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a").symlink_to("/dev/zero")
-    with pytest.raises(OSError, match="Not a regular file but a device"):
-        read_regular_file(tmp_path / "a")
 
 
 def test_a_link_is_followed_only_if_its_reader_says_so(tmp_path: Path) -> None:
