@@ -8,17 +8,18 @@ import shutil
 import ssl
 import sys
 import tarfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cloudtrain_launcher.host import free_port
 from tests.entrypoints.launchers import ENTRYPOINTS, Launcher, clean, document, start_launcher
+from tests.fakes import messages
 from tests.fakes.azure import tokens
+from tests.fakes.messages import Response
+from tests.fakes.plain_server import serve
 
 
 def resources(
@@ -229,41 +230,16 @@ def serving(folder: Path) -> Iterator[Vault]:
 def json_server(served: Answers, context: ssl.SSLContext | None = None) -> Iterator[int]:
     """Serve these answers on a port of this machine, until the end of the block."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            sent = self.rfile.read(int(headers.get("content-length", "0")))
-            scheme = "https" if context else "http"
-            body = json.loads(sent) if sent else None
-            served.requests.append(Request(scheme, self.path, headers, body))
-            answers = served.answers.get(self.path.partition("?")[0]) or [served.default]
-            status, answer = answers.pop(0) if len(answers) > 1 else answers[0]
-            content = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
-            self.send_response(status)
-            if 300 <= status < 400:
-                self.send_header("Location", "/stolen")
+    def answer(request: messages.Request) -> Response:
+        scheme = "https" if context else "http"
+        body = json.loads(request.body) if request.body else None
+        served.requests.append(Request(scheme, request.target, dict(request.headers), body))
+        answers = served.answers.get(request.target.partition("?")[0]) or [served.default]
+        status, value = answers.pop(0) if len(answers) > 1 else answers[0]
+        headers = [("Location", "/stolen")] if 300 <= status < 400 else []
+        return Response(
+            status, headers, (value if isinstance(value, str) else json.dumps(value)).encode()
+        )
 
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        do_POST = do_GET
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, *args: Any) -> None:
-            pass  # a client that does not trust us is one of the tests
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        if context:
-            server.socket = context.wrap_socket(server.socket, server_side=True)
-
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            thread.join()
+    with serve(answer, context) as port:
+        yield port

@@ -7,11 +7,13 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import threading
-from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
+
+from tests.fakes.messages import Request, Response
+from tests.fakes.plain_server import serve
 
 AWS_FOLDER = "/offers/v1.0/aws/AmazonSageMaker/current"
 AZURE_PATH = "/api/retail/prices"
@@ -88,19 +90,24 @@ class PriceLists:
         self.filters: list[str] = []
         self.next_page = ""
         """Replaces the address of the next page; empty for the true one."""
-        handler = type("Handler", (_Handler,), {"lists": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.02,), daemon=True
-        )
-        self._thread.start()
+        self.url = ""
 
-    def close(self) -> None:
-        """Stop serving; no thread and no port is left."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def serve(self, request: Request) -> Response:
+        """Answer a request, or let it go wrong."""
+        self.asked.append(urlsplit(request.target).path)
+        fault = self.faults.pop(0) if self.faults else None
+        if isinstance(fault, tuple):
+            return Response(fault[0], list(fault[1].items()), b"")
+        status, document = self.answer(request.target)
+        body = document if isinstance(document, bytes) else json.dumps(document).encode()
+        headers = []
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            body = gzip.compress(body)
+            headers = [("Content-Encoding", "gzip")]
+        if fault == "cut":
+            headers.append(("Content-Length", str(len(body))))
+            body = body[: len(body) // 2]
+        return Response(status, headers, body)
 
     def answer(self, target: str) -> tuple[int, Any]:
         """Status and document."""
@@ -151,29 +158,10 @@ class PriceLists:
         }
 
 
-class _Handler(BaseHTTPRequestHandler):
-    lists: ClassVar[PriceLists]
-
-    def do_GET(self) -> None:
-        self.lists.asked.append(urlsplit(self.path).path)
-        fault = self.lists.faults.pop(0) if self.lists.faults else None
-        if isinstance(fault, tuple):
-            self._send(fault[0], b"", fault[1])
-            return
-        status, document = self.lists.answer(self.path)
-        body = document if isinstance(document, bytes) else json.dumps(document).encode()
-        packed = gzip.compress(body) if "gzip" in self.headers.get("Accept-Encoding", "") else body
-        headers = {"Content-Encoding": "gzip"} if packed is not body else {}
-        self._send(status, packed, headers, cut=fault == "cut")
-
-    def _send(
-        self, status: int, body: bytes, headers: Mapping[str, str], *, cut: bool = False
-    ) -> None:
-        self.send_response(status)
-        for key, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        self.wfile.write(body[: len(body) // 2] if cut else body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing is printed."""
+@contextmanager
+def price_lists() -> Iterator[PriceLists]:
+    """Serve empty lists until the end of the block."""
+    lists = PriceLists()
+    with serve(lists.serve) as port:
+        lists.url = f"http://127.0.0.1:{port}"
+        yield lists

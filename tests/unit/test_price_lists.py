@@ -18,7 +18,14 @@ from cloudtrain.providers.shared import price_pages
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.submission import machines as price_refresh
 from cloudtrain.submission.machines import refresh_prices
-from tests.fakes.price_lists import AWS_FOLDER, AZURE_PATH, PriceLists, meter, sagemaker
+from tests.fakes.price_lists import (
+    AWS_FOLDER,
+    AZURE_PATH,
+    PriceLists,
+    meter,
+    price_lists,
+    sagemaker,
+)
 from tests.support.in_process import call
 
 TODAY = "2026-11-23"
@@ -38,12 +45,11 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.fixture
 def lists(monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> Iterator[PriceLists]:
     """Both clouds' lists on this machine, on a day that stands still."""
-    served = PriceLists()
-    for module in (aws_list, azure_list):
-        monkeypatch.setattr(module, "BASE", served.url)
     monkeypatch.setattr(price_refresh, "_today", lambda: TODAY)
-    yield served
-    served.close()
+    with price_lists() as served:
+        for module in (aws_list, azure_list):
+            monkeypatch.setattr(module, "BASE", served.url)
+        yield served
 
 
 @pytest.fixture
@@ -320,20 +326,16 @@ def test_unreadable_custom_price_table_is_an_error_without_fallback(
 
 
 @pytest.fixture
-def both_lists(monkeypatch: pytest.MonkeyPatch) -> Iterator[PriceLists]:
-    """Both clouds' price lists, on a day that stands still."""
-    served = PriceLists()
-    for module in (aws_list, azure_list):
-        monkeypatch.setattr(module, "BASE", served.url)
+def both_lists(lists: PriceLists, monkeypatch: pytest.MonkeyPatch) -> PriceLists:
+    """Lists with a machine of each cloud."""
     monkeypatch.setattr(price_refresh, "_today", lambda: "2099-11-23")
     size = "Standard_NC4as_T4_v3"
     low = {"meterName": "NC4as T4 v3 Low Priority", "skuName": "NC4as T4 v3 Low Priority"}
-    served.meters = [meter(size, "northeurope", 0.6), meter(size, "northeurope", 0.12, **low)]
+    lists.meters = [meter(size, "northeurope", 0.6), meter(size, "northeurope", 0.12, **low)]
     cheap = {"name": "ml.g4dn.xlarge", "price": "0.8"}
     unknown = {"name": "ml.g5.xlarge", "price": "0.0"}
-    served.offers["eu-west-1"] = sagemaker("eu-west-1", cheap, unknown)
-    yield served
-    served.close()
+    lists.offers["eu-west-1"] = sagemaker("eu-west-1", cheap, unknown)
+    return lists
 
 
 def test_a_refresh_reads_both_lists_and_shows_what_they_say(

@@ -8,29 +8,24 @@ that was forwarded by a proxy too; events name all machines of a scale set that 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
+
+from tests.fakes.messages import Request, Response
+from tests.fakes.plain_server import serve
 
 
-class Metadata(ThreadingHTTPServer):
+class Metadata:
     """Answers for one machine; `events` may be changed at any time."""
 
-    daemon_threads = True
-
     def __init__(self, name: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.name = name
         self.asked = 0
         self.events: list[dict[str, Any]] = []
-
-    @property
-    def url(self) -> str:
+        self.url = ""
         """In place of http://169.254.169.254."""
-        return f"http://127.0.0.1:{self.server_address[1]}"
 
     def announce(self, kind: str, *machines: str) -> None:
         """An event that concerns these machines."""
@@ -48,48 +43,29 @@ class Metadata(ThreadingHTTPServer):
             }
         )
 
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Metadata
-
-    def do_GET(self) -> None:
+    def answer(self, request: Request) -> Response:
         """The name of the machine, or what is to happen to it and its neighbours."""
-        self.server.asked += 1
-        url = urlsplit(self.path)
-        version = parse_qs(url.query).get("api-version", [""])[0]
+        self.asked += 1
+        url = urlsplit(request.target)
+        has_header = request.headers.get("metadata") == "true"
         if (
-            self.headers.get("Metadata") != "true"
-            or "X-Forwarded-For" in self.headers
-            or not version
+            not has_header
+            or "x-forwarded-for" in request.headers
+            or "api-version=" not in url.query
         ):
-            self.send_error(400, "Bad Request")
-        elif url.path == "/metadata/instance/compute/name" and "format=text" in url.query:
-            self._send(self.server.name.encode())
-        elif url.path == "/metadata/scheduledevents":
-            self._send(
-                json.dumps({"DocumentIncarnation": 1, "Events": self.server.events}).encode()
-            )
-        else:
-            self.send_error(404, "Not Found")
-
-    def _send(self, content: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        """Keep quiet."""
+            return Response(400, [], b"Bad Request")
+        if url.path == "/metadata/instance/compute/name" and "format=text" in url.query:
+            return Response(200, [], self.name.encode())
+        if url.path == "/metadata/scheduledevents":
+            document = {"DocumentIncarnation": 1, "Events": self.events}
+            return Response(200, [], json.dumps(document).encode())
+        return Response(404, [], b"Not Found")
 
 
 @contextmanager
 def metadata(name: str = "gpu-cluster_3") -> Iterator[Metadata]:
     """Provide the service until the end of the block."""
-    with Metadata(name) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    machine = Metadata(name)
+    with serve(machine.answer) as port:
+        machine.url = f"http://127.0.0.1:{port}"
+        yield machine
