@@ -86,10 +86,6 @@ def test_a_resume_trains_with_the_settings_that_are_set_by_hand(
     copy_checkpoint(whole, 2, tmp_path / "changed")
     changed = group(1, f"{flags} --lr 0.5 --weight-decay 0", folder="changed")
     assert changed.succeed()["parameters_sha256"] != unchanged
-    assert (
-        "goes on with settings other than the checkpoint's: lr 0.5 (was 0.01), weight_decay 0.0"
-        " (was 0.01)" in changed.output()
-    )
 
 
 @pytest.mark.once

@@ -106,7 +106,6 @@ class Checkpointer:
         shared = {
             "run": self._identity(),
             "layout": self._layout(),
-            "settings": self._settings(),
             "at": list(run.position),
             "metrics": dict(run.metrics),
             "best": list(self.best),
@@ -213,7 +212,6 @@ class Checkpointer:
         val_loss, *counts = shared["best"]
         self.best = Best(math.inf if val_loss is None else val_loss, *counts)
         self._best_in_checkpoint = self.best.step
-        self._log_changes(shared.get("settings", {}))
         before = shared["layout"]
         layout = self._layout()
 
@@ -316,33 +314,6 @@ class Checkpointer:
         }
         devices = len(self.run.strategy.devices)
         return {**layout, "devices": devices} if devices > 1 else layout
-
-    def _settings(self) -> dict[str, Any]:
-        """Return settings that a resume may change: the current ones count."""
-        options = self.run.options
-        return {
-            "lr": self.run.step.lr,
-            "weight_decay": self.run.step.weight_decay,
-            "lr_schedule": options.lr_schedule,
-            "min_lr": options.min_lr,
-            "betas": list(options.betas) if options.betas else None,
-            "warm_up": options.warm_up,
-            "ema": options.ema,
-            "clip_norm": options.clip_norm,
-            "steps": self.run.steps,
-        }
-
-    def _log_changes(self, before: dict[str, Any]) -> None:
-        current = self._settings()
-        changes = [
-            f"{name} {current.get(name)} (was {was})"
-            for name, was in before.items()
-            if current.get(name) != was
-        ]
-        if changes:
-            self.run.ranks.log(
-                f"goes on with settings other than the checkpoint's: {', '.join(changes)}"
-            )
 
     def _identity(self) -> dict[str, Any]:
         """Return what a resume must not change: split, order and size of the batches."""

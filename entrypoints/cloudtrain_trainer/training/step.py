@@ -94,9 +94,7 @@ class Step:
             name: p for name, p in self.model.named_parameters() if p.requires_grad
         }
         self.gradients = Gradients(list(trained.values()), self.strategy)
-        self.weight_decay = decay = (
-            task.weight_decay if options.weight_decay is None else options.weight_decay
-        )
+        decay = task.weight_decay if options.weight_decay is None else options.weight_decay
         fused = self.device.type in FUSED_ON
         self.optimizer = optimizers.build(
             options.optimizer, trained, self.lr, decay, options.betas, fused=fused
