@@ -13,11 +13,37 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.bundle import bundled
+from cloudtrain.providers.azure.rights import CALLED
 from tests.fakes.azure.account import WORKSPACES, Cluster
 from tests.fakes.azure.rights import BUILT_IN, Access, Assignment, role_of
 
 if TYPE_CHECKING:
     from tests.fakes.azure.cloud import AzureCloud
+
+
+DOCTOR = (
+    "Microsoft.Authorization/permissions/read",
+    "Microsoft.Authorization/roleAssignments/read",
+    "Microsoft.Authorization/roleDefinitions/read",
+    "Microsoft.KeyVault/vaults/read",
+)
+"""Actions that only `doctor` and `check --online` use."""
+
+_IMPLIED = (
+    f"{WORKSPACES}/environments/build/action",
+    f"{WORKSPACES}/environments/readSecrets/action",
+    f"{WORKSPACES}/environments/write",
+    f"{WORKSPACES}/metadata/artifacts/write",
+)
+"""Further actions of "Submitting any type of run (V2)" in Microsoft's "Manage access to Azure
+Machine Learning workspaces".
+"""
+
+ASSETS = (f"{WORKSPACES}/data/versions/read", f"{WORKSPACES}/models/versions/read")
+"""Actions that look whether an input's data asset or model exists."""
+
+SUBMITTER = (*DOCTOR, *ASSETS, f"{WORKSPACES}/read", *CALLED, *_IMPLIED)
+"""For people and CI."""
 
 
 # Evaluate an ARM template: its resources and outputs, as Azure Resource Manager reads them.

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cloudtrain.providers.azure.declaration import DECLARATION
-from cloudtrain.providers.azure.rights import DOCTOR, SUBMITTER, WORKSPACES
+from cloudtrain.providers.azure.rights import WORKSPACES
 from tests.fakes.aws.policies import Attempt, Statement, actions, is_allowed, resources
 from tests.fakes.azure.permissions import KNOWN
 from tests.fakes.azure.rights import BUILT_IN, SCIENTIST, role_of
@@ -31,7 +31,7 @@ from tests.support.aws_template import (
 )
 from tests.support.aws_template import DOCTOR as AWS_DOCTOR
 from tests.support.aws_template import SUBMITTER as AWS_SUBMITTER
-from tests.support.azure_template import CASES, DOCUMENT, GROUP, PEOPLE, deployed
+from tests.support.azure_template import CASES, DOCTOR, DOCUMENT, GROUP, PEOPLE, SUBMITTER, deployed
 
 WITHOUT_RESOURCES = {
     "ecr:GetAuthorizationToken",

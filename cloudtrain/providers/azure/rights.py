@@ -34,14 +34,6 @@ BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
 READ_BLOBS = f"{BLOBS}/read"
 WRITE_BLOBS = f"{BLOBS}/write"
 
-DOCTOR = (
-    "Microsoft.Authorization/permissions/read",
-    "Microsoft.Authorization/roleAssignments/read",
-    "Microsoft.Authorization/roleDefinitions/read",
-    "Microsoft.KeyVault/vaults/read",
-)
-"""Actions that only `doctor` and `check --online` use."""
-
 CALLED = (
     f"{WORKSPACES}/codes/versions/read",
     f"{WORKSPACES}/codes/versions/write",
@@ -55,22 +47,6 @@ CALLED = (
     f"{WORKSPACES}/jobs/write",
 )
 """Actions of submitting, following and stopping jobs."""
-
-_IMPLIED = (
-    f"{WORKSPACES}/environments/build/action",
-    f"{WORKSPACES}/environments/readSecrets/action",
-    f"{WORKSPACES}/environments/write",
-    f"{WORKSPACES}/metadata/artifacts/write",
-)
-"""Further actions of "Submitting any type of run (V2)" in Microsoft's "Manage access to Azure
-Machine Learning workspaces".
-"""
-
-ASSETS = (f"{WORKSPACES}/data/versions/read", f"{WORKSPACES}/models/versions/read")
-"""Actions that look whether an input's data asset or model exists."""
-
-SUBMITTER = (*DOCTOR, *ASSETS, f"{WORKSPACES}/read", *CALLED, *_IMPLIED)
-"""For people and CI."""
 
 PULL = "Microsoft.ContainerRegistry/registries/pull/read"
 SECRET = "Microsoft.KeyVault/vaults/secrets/getSecret/action"  # noqa: S105

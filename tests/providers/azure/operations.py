@@ -12,7 +12,7 @@ import cloudtrain
 from cloudtrain.errors import CloudError
 from cloudtrain.providers import KnownRuns, get_provider
 from cloudtrain.providers.azure.client import workspace
-from cloudtrain.providers.azure.rights import ASSETS, DOCTOR, READ_BLOBS, WORKSPACES, WRITE_BLOBS
+from cloudtrain.providers.azure.rights import READ_BLOBS, WORKSPACES, WRITE_BLOBS
 from cloudtrain.providers.azure.target import workspace_of
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.run import Run
@@ -23,6 +23,7 @@ from tests.fakes.azure.storage import Container
 from tests.fakes.azure.sweeps import SweepJob
 from tests.fakes.azure.tokens import OBJECT_ID
 from tests.providers.faults import checks_for
+from tests.support.azure_template import ASSETS, DOCTOR
 from tests.support.command_line import CommandLine
 from tests.support.native_sweeps import begin
 

@@ -11,7 +11,7 @@ import pytest
 
 from cloudtrain.diagnosis.rules import hint_for_message
 from cloudtrain.planning.reference import RegistryImage
-from cloudtrain.providers.azure.rights import READ_BLOBS, SUBMITTER, WRITE_BLOBS
+from cloudtrain.providers.azure.rights import READ_BLOBS, WRITE_BLOBS
 from cloudtrain.submission import checkup
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.stored_secrets import KeyVault
@@ -25,7 +25,7 @@ from tests.fakes.azure.rights import SECRETS as SECRET_ROLE
 from tests.fakes.azure.tokens import OBJECT_ID
 from tests.providers.azure.operations import OPERATIONS, forget, reconnect
 from tests.providers.faults import failure
-from tests.support.azure_template import deploy
+from tests.support.azure_template import SUBMITTER, deploy
 from tests.support.in_process import call
 
 pytestmark = pytest.mark.once
