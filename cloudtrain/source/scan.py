@@ -103,7 +103,6 @@ def scan(
         files=tuple(entries),
         payload=added,
         digest=digest_entries(entries),
-        total_bytes=sum(entry.size for entry in entries),
         secrets=tuple(sorted(content.secrets)),
     )
 

@@ -50,7 +50,6 @@ class SourceTree:
     digest: str
     """sha256 over path, mode and content of every entry: the same wherever the folder is copied to.
     """
-    total_bytes: int
     secrets: tuple[str, ...] = ()
     """Entries left out as likely secrets; folders end with a slash."""
 

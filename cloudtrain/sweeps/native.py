@@ -36,15 +36,12 @@ from cloudtrain_launcher.events import Ended, Submitted
 
 if TYPE_CHECKING:
     from cloudtrain.planning.reference import ResolvedImage
-    from cloudtrain.providers import Progress
     from cloudtrain.sweeps.planning import SweepPlan
 
 FINAL = ("completed", "pruned", "failed", "stopped")
 
 
-def start_native(
-    plan: SweepPlan, archive: Path, image: ResolvedImage | None, progress: Progress | None = None
-) -> SweepFolder:
+def start_native(plan: SweepPlan, archive: Path, image: ResolvedImage | None) -> SweepFolder:
     """Create the sweep's folder and start the sweep at its cloud.
 
     Raise CloudError and StorageError as `submit` does.
@@ -65,7 +62,7 @@ def start_native(
                 request,
                 run,
                 archive,
-                progress,
+                None,
                 History(run).record,
             )
         except CloudtrainError as error:

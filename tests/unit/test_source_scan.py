@@ -205,9 +205,7 @@ def tree_of(sizes: Mapping[str, int]) -> SourceTree:
     entries = tuple(
         SourceEntry(path=p, size=n, executable=False, sha256="") for p, n in sizes.items()
     )
-    return SourceTree(
-        root=Path("/job"), files=entries, payload={}, digest="", total_bytes=sum(sizes.values())
-    )
+    return SourceTree(root=Path("/job"), files=entries, payload={}, digest="")
 
 
 def test_large_source_warns_with_its_three_largest_files_and_a_remedy() -> None:

@@ -33,8 +33,8 @@ STOPPED = 5
 """Exit code of a stopped launcher, and of a process in its place."""
 
 
-def run_module(module: str, package: str = "cloudtrain.providers") -> tuple[str, ...]:
-    """Return the command that runs `main` of a module below `package`.
+def run_module(module: str) -> tuple[str, ...]:
+    """Return the command that runs `main` of a module of a provider: `local.supervisor`.
 
     Works wherever this package is. No environment variable names the package, so the job's
     environment stays untouched.
@@ -42,7 +42,7 @@ def run_module(module: str, package: str = "cloudtrain.providers") -> tuple[str,
     return (
         sys.executable,
         "-c",
-        _RUN.format(module=f"{package}.{module}"),
+        _RUN.format(module=f"cloudtrain.providers.{module}"),
         str(Path(__file__).parents[3]),
     )
 
