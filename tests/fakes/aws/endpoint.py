@@ -179,7 +179,6 @@ class Endpoint(Server):
                 for name, value in response.getheaders()
                 if name.lower() not in _HOP_BY_HOP
             ]
-            headers.append(REQUEST_ID)  # moto leaves it out
             if request.method == "HEAD" and "content-length" in response.headers:
                 headers.append(("Content-Length", response.headers["content-length"]))
             return Response(response.status, headers, body)
