@@ -34,7 +34,7 @@ from tests.fakes.azure.rights import (
 )
 from tests.fakes.azure.storage import Storage
 from tests.fakes.azure.tokens import Tokens
-from tests.fakes.azure.wire import Place
+from tests.fakes.azure.wire import Place, json_response
 from tests.fakes.messages import Call
 
 # The imitation of Azure ML on the wire: it takes what Microsoft's schema allows, and refuses what
@@ -70,7 +70,7 @@ ELSEWHERE = (
 )
 GONE = object()
 REFUSALS: dict[str, tuple[str, object, str]] = {
-    "no command": ("command", GONE, "'command' is a required property"),
+    "no command": ("command", GONE, "command is missing"),
     "unknown key": ("zzz", 1, "Could not find member 'zzz'"),
     "code": ("codeId", f"{ELSEWHERE}/codes/c/versions/1", "Code /subscriptions"),
     "environment": ("environmentId", "azureml:AzureML-x:1", "Environment azureml"),
@@ -93,6 +93,28 @@ def test_azure_ml_refuses_what_it_would_not_run(still: AzureCloud, body: Body, c
     assert code == "UserError"
     assert words in message
     assert "refused" not in still.service.jobs
+
+
+COMMAND = {"jobType": "Command", "command": "true", "environmentId": "one"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "problem"),
+    [
+        ({"jobType": "Chore"}, "'Chore' is not in"),
+        ({"jobType": "Command", "command": "true"}, "environmentId is missing"),
+        ({**COMMAND, "status": "Fine"}, "'Fine' is not a JobStatus"),
+        ({**COMMAND, "isArchived": "no"}, "'no' is not of type <class 'bool'>"),
+    ],
+)
+def test_answer_that_contradicts_microsofts_model_is_a_mistake(
+    still: AzureCloud, monkeypatch: pytest.MonkeyPatch, properties: Body, problem: str
+) -> None:
+    answer = json_response(200, {"properties": properties})
+    monkeypatch.setitem(still.service._operations, "GetJob", lambda _: answer)
+    with pytest.raises(OSError, match="closed connection"):
+        call(still, "GET", f"{still.account.scope}/jobs/any?{VERSION}")
+    assert problem in still.account.unexpected_errors.pop()
 
 
 @pytest.mark.parametrize("name", ["-x", "a.b", "x" * 256])

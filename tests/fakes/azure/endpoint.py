@@ -9,6 +9,7 @@ import secrets
 import ssl
 import time
 from collections.abc import Mapping
+from importlib import import_module
 from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -16,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 from tests.fakes.azure.account import SUFFIX, Account
 from tests.fakes.azure.blobs import Blobs
 from tests.fakes.azure.jobs import Job, run_principal, run_token
-from tests.fakes.azure.permissions import check, error_of, unauthenticated
+from tests.fakes.azure.permissions import check, error_of, invalid, unauthenticated
 from tests.fakes.azure.recorded import exchanges
 from tests.fakes.azure.rights import AUTHORIZATION, RightsCall
 from tests.fakes.azure.sweeps import child
@@ -297,6 +298,8 @@ class Endpoint(Server):
         self.service = service
         self._blobs = Blobs(account)
         self._services = Services(account, service)
+        # Only who starts a workspace waits for the SDK.
+        self._models = import_module("tests.fakes.azure.rest_models")
 
     def call_of(self, request: Request) -> Call | None:
         return call_of(request)[0]
@@ -316,9 +319,17 @@ class Endpoint(Server):
         if call is None:
             return self._services.metadata()
         try:
-            return self._execute(request, call)
+            if request.method == "PUT" and call.service == "arm":
+                wrong = self._models.request_problems(call.operation, request.document())
+                if wrong:
+                    raise invalid(*wrong)
+            answer = self._execute(request, call)
         except ServiceError as refused:
             return error_response(request, call.service, refused)
+        problems = self._models.contradictions(call, answer)
+        if problems:
+            raise AssertionError("\n".join(problems))
+        return answer
 
     def json_body(self, request: Request, call: Call) -> dict[str, Any] | None:
         return (

@@ -1,4 +1,4 @@
-"""Exchanges of the real Azure ML service, and Microsoft's schema of jobs.
+"""Exchanges of the real Azure ML service.
 
 Each row of tests/data/azureml-recorded.jsonl names its repository and commit: those of Microsoft's
 own test recordings. Identifiers are placeholders such as `{name}`.
@@ -9,15 +9,13 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from jsonschema import Draft6Validator
-from jsonschema.exceptions import ValidationError
+import isodate
 
 DATA = Path(__file__).parents[2] / "data" / "azureml-recorded.jsonl"
 
@@ -114,60 +112,9 @@ def api_version(path: str) -> str:
     return "".join(parse_qs(urlsplit(path).query).get("api-version", []))
 
 
-SCHEMAS = Path(__file__).parents[2] / "data" / "azureml-jobs.json"
-"""Schemas of the properties of a job, by its type, in the API version that azure-ai-ml takes."""
-_IN_LOWER_CASE = (("objective", "goal"), ("samplingAlgorithm", "rule"))
-"""Words that azure-ai-ml sends in lower case, and the schema has with a capital."""
-_DURATION = re.compile(
-    r"P(?!$)(?:(?P<days>\d+)D)?(?:T(?!$)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+)(?:\.\d+)?S)?)?"
-)
-
-
-@cache
-def _validator(kind: str) -> Draft6Validator:
-    schemas = json.loads(SCHEMAS.read_text())
-    return Draft6Validator(schemas.get(kind) or schemas["Command"])
-
-
-def violations(properties: Mapping[str, Any]) -> list[str]:
-    """Return the violations of Microsoft's schema in the properties of a job, with their places."""
-    sent = dict(properties)
-    for section, key in _IN_LOWER_CASE:
-        if key in sent.get(section, {}):
-            sent[section] = {**sent[section], key: sent[section][key].capitalize()}
-    errors = _validator(str(sent.get("jobType"))).iter_errors(sent)
-    by_place = sorted(errors, key=lambda error: list(map(str, error.path)))
-    return [reason for error in by_place for reason in _reasons(error)]
-
-
-def _reasons(error: ValidationError) -> Iterator[str]:
-    """Yield the service's words for a violation: one for each unknown member."""
-    alternatives = groupby(error.context or (), key=lambda inner: inner.schema_path[0])
-    for _, inner_errors in alternatives:
-        errors = list(inner_errors)
-        if not any(inner.validator == "const" for inner in errors):  # it is of this kind
-            for inner in errors:
-                yield from _reasons(inner)
-            return
-    if error.validator != "additionalProperties":
-        yield f"{'.'.join(map(str, error.absolute_path)) or 'body'}: {error.message}"
-        return
-    instance: Any = error.instance
-    kind = "Job"
-    for name in ("jobOutputType", "jobInputType"):
-        if name in instance:
-            words = (*instance[name].split("_"), "job", name.removeprefix("job")[:-4])
-            kind = "".join(word.capitalize() for word in words)
-    for name in instance.keys() - error.schema["properties"].keys():  # type: ignore[index]
-        yield f"Could not find member '{name}' on object of type '{kind}'. Path '{name}', line 1."
-
-
 def duration_seconds(text: str) -> int | None:
     """An ISO 8601 duration in seconds; None for anything else."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
+    try:
+        return int(isodate.parse_duration(text).total_seconds())
+    except (isodate.ISO8601Error, AttributeError):  # years have no length
         return None
-    days, hours, minutes, seconds = (
-        int(match[name] or 0) for name in ("days", "hours", "minutes", "seconds")
-    )
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -22,7 +22,7 @@ from tests.fakes.azure.account import (
 from tests.fakes.azure.assets import Assets
 from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.permissions import invalid, user_error
-from tests.fakes.azure.recorded import Form, duration_seconds, form, violations
+from tests.fakes.azure.recorded import Form, duration_seconds, form
 from tests.fakes.azure.sweeps import template
 from tests.fakes.azure.tokens import CLIENT
 from tests.fakes.azure.wire import DISCOVERY, iso_date
@@ -44,9 +44,8 @@ def refuse(name: str, body: Body, account: Account, assets: Assets, jobs: Collec
             " 255 characters."
         )
     properties = body["properties"]
-    problems = violations(properties)
-    if problems:
-        raise invalid(*problems)
+    if properties["jobType"] not in ("Command", "Sweep"):
+        raise invalid(f"This imitation does not run {properties['jobType']} jobs.")
     space: Body = {}
     if properties["jobType"] == "Sweep":
         if error := next(_compute(properties, account), None):

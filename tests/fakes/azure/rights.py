@@ -141,12 +141,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 OWNER = "8e3af657-a8ff-443c-a75c-2fe8c4bcb635"
 READER = "acdd72a7-3385-48ef-bd42-f606fba81ae7"
 SCIENTIST = "f6c7c914-8db3-469d-8ca1-694a8f32e121"
-AI_ADMINISTRATOR = "b78c5d69-af96-48a3-bf8d-a8b4d589de94"
 BLOBS = "ba92f5b4-2d11-453d-a403-e96b0029c9fe"
 PULL = "7f951dda-4ed3-4680-a7ca-43fe172d538d"
 PUSH = "8311e382-0749-4cb8-b61a-304f252e45ec"
 SECRETS = "4633458b-17de-408a-b874-0445c86b69e6"
-VAULT_ADMINISTRATOR = "00482a5a-887f-4fb3-b363-3b7fe8e74483"
 
 
 def _built_in() -> Mapping[str, Role]:
