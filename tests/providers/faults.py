@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from cloudtrain.errors import CloudError, CloudtrainError, Outcome
 from cloudtrain.providers import get_provider
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.checkup import platform_checks
+from cloudtrain.submission.run import Run
 from tests.fakes.messages import Call, FaultKind, ServiceError
 from tests.fakes.server import Server
 
@@ -148,3 +150,12 @@ def failure(do: Do) -> str:
     except ServiceError as error:  # of a protocol that is not the client's
         return error.message
     return ""
+
+
+def fetch_model(provider: str, run: Run) -> None:
+    """Fetch the model of a run as its provider does."""
+    target = Path(f"fetched-{time.time_ns()}").absolute()
+    target.mkdir()
+    state = run.cached_status()
+    fetch = get_provider(provider).fetch
+    assert fetch(run.folder, state, ["model"], target, None, lambda _: None) == ["model"]

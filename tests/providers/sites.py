@@ -29,8 +29,8 @@ from tests.providers.azure.operations import (
     FIRST_SUBMIT_CALLS,
     REPEATED_SUBMIT_CALLS,
     append_log,
-    append_outcome,
     forget,
+    prepare_stop,
     reconnect,
 )
 from tests.providers.azure.operations import JOB as AZURE_JOB
@@ -238,9 +238,7 @@ class AzureSite(Site):
             job.cancel()
 
     def prepare_stop(self, run_id: str) -> None:
-        for node in range(2):
-            append_outcome(self.cloud, run_id, node, "stopped")
-        self.start_job(run_id)
+        prepare_stop(self.cloud, run_id)
 
     def is_told_to_stop(self, run_id: str) -> bool:
         return bool(self.cloud.service.jobs[run_id].cancel_asked.is_set())

@@ -155,15 +155,20 @@ def test_each_request_that_creates_a_job_is_recorded_before_it_is_sent(
     assert site.cloud.endpoint.calls.count(Call(*site.calls["create"])) == recorded > 1
 
 
+def submit_late(site: Site, run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Submit a job that the cloud creates only when the client has stopped to look for it."""
+    site.strike("create:latex200")
+    with pytest.raises(CloudError, match="not known yet"):
+        site.submit(run_id)
+    monkeypatch.setattr(CREATE_TIMEOUT, 0)
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_job_that_appears_late_is_found_before_its_absence_is_believed(
     site: Site, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = f"late-{verb}"
-    site.strike("create:latex200")
-    with pytest.raises(CloudError, match="not known yet"):
-        site.submit(run_id)
-    monkeypatch.setattr(CREATE_TIMEOUT, 0)
+    submit_late(site, run_id, monkeypatch)
     assert NOTHING_STARTED in find_run(run_id).status().reason
     site.cloud.endpoint.deliver_late()
     site.cloud.endpoint.reset()
@@ -189,10 +194,7 @@ def test_a_job_that_appears_late_is_found_before_its_absence_is_believed(
 def test_a_trial_that_appears_late_has_not_ended(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site.strike("create:latex200")
-    with pytest.raises(CloudError, match="not known yet"):
-        site.submit("late-trial")
-    monkeypatch.setattr(CREATE_TIMEOUT, 0)
+    submit_late(site, "late-trial", monkeypatch)
     monkeypatch.setattr(RunMonitor, "_is_poll_due", lambda _: True)
     run = find_run("late-trial").folder
     documents = {name: run.text(name) for name in ("spec.yaml", "plan.json")}
@@ -217,10 +219,7 @@ def test_that_nothing_was_started_is_not_believed_while_the_cloud_is_silent(
     site: Site, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = f"silent-{verb}"
-    site.strike("create:latex200")
-    with pytest.raises(CloudError, match="not known yet"):
-        site.submit(run_id)
-    monkeypatch.setattr(CREATE_TIMEOUT, 0)
+    submit_late(site, run_id, monkeypatch)
     assert find_run(run_id).status().has_ended
     site.cloud.endpoint.deliver_late()
     site.cloud.endpoint.fault("expired", *site.calls["look"], times=ALWAYS)

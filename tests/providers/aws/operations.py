@@ -22,6 +22,7 @@ from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
 from tests.fakes.aws.request_rules import check_push
 from tests.providers.aws.archives import entry, packed
+from tests.providers.faults import fetch_model
 from tests.support.native_sweeps import begin
 
 JOB = {
@@ -98,12 +99,7 @@ def fetch(cloud: Cloud, run: Run, **stored: str) -> None:
     cloud.client("s3", direct=True).put_object(
         Bucket=cloud.bucket, Key=key, Body=packed(entry("weights")), **stored
     )
-    target = Path(f"fetched-{time.time_ns()}").absolute()
-    target.mkdir()
-    state = run.cached_status()
-    assert get_provider("aws").fetch(
-        run.folder, state, ["model"], target, None, lambda _: None
-    ) == ["model"]
+    fetch_model("aws", run)
 
 
 def fetch_encrypted(cloud: Cloud, run: Run) -> None:

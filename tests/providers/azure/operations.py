@@ -22,7 +22,7 @@ from tests.fakes.azure.permissions import PULL, PUSH, check_push
 from tests.fakes.azure.storage import Container
 from tests.fakes.azure.sweeps import SweepJob
 from tests.fakes.azure.tokens import OBJECT_ID
-from tests.providers.faults import checks_for
+from tests.providers.faults import checks_for, fetch_model
 from tests.support.azure_template import ASSETS, DOCTOR
 from tests.support.command_line import CommandLine
 from tests.support.native_sweeps import begin
@@ -114,6 +114,13 @@ def append_outcome(cloud: AzureCloud, run_id: str, node: int, outcome: str, **mo
     append_log(cloud, run_id, node, f"::cloudtrain:: {json.dumps(event)}")
 
 
+def prepare_stop(cloud: AzureCloud, run_id: str) -> None:
+    """Have a job run whose nodes have said their last words already: a stop need not wait."""
+    for node in range(2):
+        append_outcome(cloud, run_id, node, "stopped")
+    cloud.service.jobs[run_id].enter("Running")
+
+
 def command_line_of(
     cloud: AzureCloud, tmp_path: Path, modules: tuple[str, ...] = ("warm_sdks",)
 ) -> CommandLine:
@@ -199,9 +206,7 @@ def find_runs(cloud: AzureCloud, run: Run) -> None:
 
 def stop(cloud: AzureCloud, run: Run) -> None:
     """Stop a running job whose nodes have already printed their last lines."""
-    for node in range(2):
-        append_outcome(cloud, run.id, node, "stopped")
-    cloud.service.jobs[run.id].enter("Running")
+    prepare_stop(cloud, run.id)
     run.stop()
 
 
@@ -213,12 +218,7 @@ def find_own_job(cloud: AzureCloud, run: Run) -> None:
 
 def fetch(cloud: AzureCloud, run: Run) -> None:
     cloud.put(f"cloudtrain/runs/{run.id}/model/weights", b"weights")
-    target = Path(f"fetched-{time.time_ns()}").absolute()
-    target.mkdir()
-    state = run.cached_status()
-    assert get_provider("azure").fetch(
-        run.folder, state, ["model"], target, None, lambda _: None
-    ) == ["model"]
+    fetch_model("azure", run)
 
 
 WORDS = {

@@ -10,9 +10,9 @@ import pytest
 
 from cloudtrain.errors import StorageError
 from cloudtrain.submission.lookup import find_run
-from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.providers.azure.operations import append_log, log_of, submitted
+from tests.providers.test_submit_faults import texts
 from tests.support.samples import events_of
 from tests.support.waiting import HANG_SECONDS
 
@@ -83,10 +83,6 @@ def event_of(number: int) -> str:
     values = {"loss": number}
     event = {"type": "metrics", "time": 1, "node": 0, "rank": 0, "seq": number, "values": values}
     return f"::cloudtrain:: {json.dumps(event)}"
-
-
-def texts(run: Run, node: int | None = None) -> list[str]:
-    return [line.text for line in run.logs(node=node)]
 
 
 def test_what_is_not_a_whole_line_yet_waits_for_its_end(cloud: AzureCloud) -> None:

@@ -22,8 +22,8 @@ from tests.fakes.azure.tokens import OBJECT_ID
 from tests.fakes.messages import Call
 from tests.providers.azure.operations import (
     ALWAYS,
-    append_outcome,
     forget,
+    prepare_stop,
     reconnect,
     submitted,
 )
@@ -187,9 +187,7 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stopped(cloud: AzureCloud, run: Run, folder: Path) -> None:
     """Stop a job that runs."""
-    for node in range(2):
-        append_outcome(cloud, run.id, node, "stopped")
-    cloud.service.jobs[run.id].enter("Running")
+    prepare_stop(cloud, run.id)
     state = run.stop()
     assert (state.state, state.reason) == ("stopped", "stop was asked")
     stop_files = [

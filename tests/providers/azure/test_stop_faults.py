@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import NOTHING_STARTED, CloudError
-from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.messages import FaultKind
 from tests.providers.azure.operations import (
@@ -19,6 +18,7 @@ from tests.providers.azure.operations import (
     append_outcome,
     command_line_of,
     forget,
+    prepare_stop,
     reconnect,
     submitted,
 )
@@ -29,19 +29,6 @@ from tests.support.waiting import HANG_SECONDS
 # Faults while a job is stopped: it is cancelled, or an error reports that it is not.
 
 pytestmark = pytest.mark.once
-
-
-def running(cloud: AzureCloud, run_id: str) -> Run:
-    """A run whose job runs, and whose nodes have said their last words already: a stop need not
-    wait for them.
-    """
-    run = submitted(run_id)
-    for node in range(2):
-        append_outcome(cloud, run_id, node, "stopped")
-    cloud.service.jobs[run_id].enter("Running")
-    reconnect()
-    cloud.endpoint.reset()
-    return run
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +73,9 @@ def test_a_refused_cancel_is_reported_when_the_job_s_status_is_unknown(
 ) -> None:
     monkeypatch.setattr("cloudtrain.providers.azure.stop.NOTICE_SECONDS", 0)
     monkeypatch.setattr("cloudtrain.providers.azure.stop._grace_seconds", lambda _: 0.2)
-    run = running(cloud, "refused-1")
+    run = submitted("refused-1")
+    prepare_stop(cloud, run.id)
+    reconnect()
     cloud.endpoint.fault("denied", "arm", "CancelJob", times=ALWAYS)
     cloud.endpoint.fault("expired", "history", "GetRunDetails", times=ALWAYS)
     with pytest.raises(CloudError, match="refused-1 was not told to stop: cancelling the job"):
