@@ -18,3 +18,16 @@ def cli(tmp_path: Path) -> Iterator[CommandLine]:
     made = CommandLine(tmp_path / "workspace", modules=("warm_jobs",))
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def cli_with_inputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    """The same for the tests of a module, with two inputs beside its folder."""
+    made = CommandLine(
+        tmp_path_factory.mktemp("e2e") / "a folder, with spaces", modules=("warm_jobs",)
+    )
+    (made.folder / "data").mkdir()
+    (made.folder / "data" / "x.txt").write_text("input data")
+    (made.folder / "data" / "t.csv").write_text("a,b")
+    yield made
+    made.close()

@@ -5,7 +5,6 @@ same parameters.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,15 +94,8 @@ INSIDE = ("plain", "sagemaker", "azureml")
 
 
 @pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    made = CommandLine(
-        tmp_path_factory.mktemp("docker") / "a folder, with spaces", modules=("warm_jobs",)
-    )
-    (made.folder / "data").mkdir()
-    (made.folder / "data" / "x.txt").write_text("input data")
-    (made.folder / "data" / "t.csv").write_text("a,b")
-    yield made
-    made.close()
+def cli(cli_with_inputs: CommandLine) -> CommandLine:
+    return cli_with_inputs
 
 
 @dataclass(frozen=True)
@@ -160,11 +152,7 @@ def local(cli: CommandLine, runs: dict[str, Job]) -> dict[str, Any]:
     """Return the facts of the first rank of the same job outside of containers."""
     result = cli.run("submit", "--provider", "local", "--run-id", "run-local", MY_TOKEN=MY_TOKEN)
     assert result.code == 0, result.err
-    return reports_of(cli, "run-local")[0]
-
-
-def reports_of(cli: CommandLine, run: str) -> dict[int, dict[str, Any]]:
-    return {event["rank"]: event for event in cli.events(run) if event["type"] == "seen"}
+    return cli.by_rank("run-local")[0]
 
 
 @pytest.mark.parametrize("way", INSIDE)
@@ -187,7 +175,7 @@ def test_two_containers_form_one_process_group_under_the_contract(
     cli: CommandLine, runs: dict[str, Job], way: str
 ) -> None:
     assert runs[way].ended.code == 0, runs[way].ended.err
-    ranks = reports_of(cli, runs[way].run)
+    ranks = cli.by_rank(runs[way].run)
     assert {rank: event["place"] for rank, event in ranks.items()} == {0: "0", 1: "1"}
     for rank in ranks.values():
         assert (rank["world"], rank["platform"], rank["greeting"]) == (2, way, "007")
@@ -206,12 +194,12 @@ def test_each_contract_gives_its_own_host_names_and_folders(
     cli: CommandLine, runs: dict[str, Job]
 ) -> None:
     hosts = {
-        way: [event["host"] for _, event in sorted(reports_of(cli, runs[way].run).items())]
+        way: [event["host"] for _, event in sorted(cli.by_rank(runs[way].run).items())]
         for way in INSIDE
     }
     nodes = ["node-00", "node-01"]
     assert hosts == {"plain": nodes, "sagemaker": ["algo-1", "algo-2"], "azureml": nodes}
-    folders = {way: reports_of(cli, runs[way].run)[1]["cwd"] for way in INSIDE}
+    folders = {way: cli.by_rank(runs[way].run)[1]["cwd"] for way in INSIDE}
     assert folders == {
         "plain": "/cloudtrain/source",
         "sagemaker": "/opt/ml/code",
@@ -223,7 +211,7 @@ def test_each_contract_gives_its_own_host_names_and_folders(
 def test_the_parameters_are_those_of_the_local_run(
     cli: CommandLine, runs: dict[str, Job], local: dict[str, Any], way: str
 ) -> None:
-    reports = reports_of(cli, runs[way].run)
+    reports = cli.by_rank(runs[way].run)
     if local["torch"] != reports[0]["torch"]:
         pytest.skip(f"torch is {local['torch']} here and {reports[0]['torch']} in the image")
     assert {event["digest"] for event in reports.values()} == {local["digest"]}

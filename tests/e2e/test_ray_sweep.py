@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,9 +19,10 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.sweeps.journal import DRIVER_LOCK, RunEnded
+from cloudtrain.sweeps.journal import RunEnded
 from cloudtrain.sweeps.planning import plan_sweep, start_sweep
 from cloudtrain.sweeps.sweep import Sweep, list_sweeps
+from tests.e2e.test_sweeps import kill_driver
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(
@@ -77,13 +77,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def started(folder: Path) -> Sweep:
     return start_sweep(plan_sweep(cloudtrain.load(SPEC), "local", data_dir=str(folder)))
-
-
-def kill_driver(sweep: Sweep) -> None:
-    """Kill the process that drives it now; nothing when there is none."""
-    if sweep.folder.is_driven():
-        os.kill(json.loads((sweep.folder.path / DRIVER_LOCK).read_bytes())["pid"], signal.SIGKILL)
-        eventually(lambda: not sweep.folder.is_driven())
 
 
 def outcomes(sweep: Sweep) -> list[tuple[int, str]]:

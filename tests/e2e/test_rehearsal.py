@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,15 +69,8 @@ CLOUDS = {
 
 
 @pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    """Provide the command, with two inputs beside its folder."""
-    folder = tmp_path_factory.mktemp("rehearsal") / "a folder with spaces"
-    made = CommandLine(folder, modules=("warm_jobs",))
-    (made.folder / "data").mkdir()
-    (made.folder / "data" / "x.txt").write_text("input data")
-    (made.folder / "data" / "t.csv").write_text("a,b")
-    yield made
-    made.close()
+def cli(cli_with_inputs: CommandLine) -> CommandLine:
+    return cli_with_inputs
 
 
 def lasting(request: Any) -> Any:
@@ -195,7 +187,7 @@ def test_a_script_finds_what_the_cloud_promises_and_nothing_of_the_persons_shell
     assert {"aws": "aws.bucket not set", "azure": "azure.workspace not set"}[cloud] in result.err
 
     folder = cli.run_folder(run)
-    for rank in reports_of(cli, run, "seen").values():
+    for rank in cli.by_rank(run, "seen").values():
         assert rank["argv"][:5] == ["it's", "a b", "", "${{HOME}} $HOME", rank["train"]]
         assert (rank["run"], rank["platform"]) == (run, CLOUDS[cloud].contract)
         assert (rank["place"], rank["foreign"]) == (str(rank["rank"]), [])
@@ -208,21 +200,16 @@ def test_a_script_finds_what_the_cloud_promises_and_nothing_of_the_persons_shell
             assert rank["train"] == str(cli.folder / "data")
             assert rank["argv"][5] == f"{working_folder}/kept/model"
     if cloud == "aws":
-        hosts = reports_of(cli, run, "hosts")
+        hosts = cli.by_rank(run, "hosts")
         assert [hosts[rank]["here"] for rank in (0, 1)] == ["algo-1", "algo-2"]
         if namespaces == "1" and hosts[0]["base"] == "/opt/ml":
-            machines = reports_of(cli, run, "seen")
+            machines = cli.by_rank(run, "seen")
             assert [machines[rank]["host"] for rank in (0, 1)] == ["algo-1", "algo-2"]
     check_results(cli, run, cloud)
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
             assert MY_TOKEN.encode() not in path.read_bytes(), path
     assert cli.processes() == []
-
-
-def reports_of(cli: CommandLine, run: str, kind: str) -> dict[int, dict[str, Any]]:
-    """Return the events of that type, by rank."""
-    return {event["rank"]: event for event in cli.events(run) if event["type"] == kind}
 
 
 def check_results(cli: CommandLine, run: str, cloud: str) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -82,14 +81,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommandLine
 Pair = tuple[CommandLine, CommandResult]
 
 
-def reports_of(cli: CommandLine) -> dict[int, dict[str, Any]]:
-    return {event["rank"]: event for event in cli.events("pair-1") if event["type"] == "seen"}
-
-
 def test_all_four_ranks_form_one_process_group_under_the_contract(pair: Pair) -> None:
     cli, result = pair
     assert result.code == 0, result.err
-    ranks = reports_of(cli)
+    ranks = cli.by_rank("pair-1")
     assert sorted(ranks) == [0, 1, 2, 3]
     assert len({event["digest"] for event in ranks.values()}) == 1, "equal parameters"
     folders = {event["node"]: event["cwd"] for event in ranks.values()}

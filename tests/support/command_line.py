@@ -129,6 +129,10 @@ class CommandLine:
             self.events_read[run] = [*events, *map(json.loads, lines)], file.tell() - len(partial)
         return self.events_read[run][0]
 
+    def by_rank(self, run: str, kind: str = "seen") -> dict[int, dict[str, Any]]:
+        """Return the last event of that type of each rank."""
+        return {event["rank"]: event for event in self.events(run) if event["type"] == kind}
+
     def wait_for_event(self, run: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Wait until `wanted` is true for an event of a run."""
         deadline = time.monotonic() + HANG_SECONDS
