@@ -23,6 +23,7 @@ from cloudtrain_trainer.options import Folders
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training.loop import Loop
+from tests.entrypoints.test_optimizers import are_equal
 from tests.support.waiting import HANG_SECONDS
 
 MakeLoop = Callable[..., Loop]
@@ -63,10 +64,6 @@ def written(loop: Loop, step: int) -> dict[str, torch.Tensor]:
     return dict(model.state_dict())
 
 
-def are_same(one: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == second.keys() and all(torch.equal(one[name], second[name]) for name in one)
-
-
 def test_training_goes_on_while_the_best_weights_are_written(
     make_loop: MakeLoop, disk: SlowDisk, tmp_path: Path
 ) -> None:
@@ -76,16 +73,16 @@ def test_training_goes_on_while_the_best_weights_are_written(
     loop.checkpointer.record_evaluation(0.5)
     assert disk.begun.wait(HANG_SECONDS)
     loop.step.train_step(batches, 0, 100)
-    assert not are_same(weights(loop), evaluated)
+    assert not are_equal(weights(loop), evaluated)
     assert not list(tmp_path.glob("best-*"))
     disk.goes_on.set()
     loop.checkpointer.checkpoints.finish()
-    assert are_same(written(loop, 0), evaluated)
+    assert are_equal(written(loop, 0), evaluated)
     later = weights(loop)
     loop.position = loop.position._replace(step=1)
     loop.checkpointer.record_evaluation(0.4)
     loop.checkpointer.checkpoints.finish()
-    assert are_same(written(loop, 1), later)
+    assert are_equal(written(loop, 1), later)
     assert [path.name for path in tmp_path.iterdir()] == ["best-00000001"]
 
 
@@ -205,7 +202,7 @@ def test_a_resume_without_frozen_weights_is_exact(
     remove_checkpoint(tmp_path, 6)
     resumed = train(make_loop, model)
     assert resumed.checkpointer.checkpoints.steps() == [6, 3]
-    assert are_same(weights(resumed), whole)
+    assert are_equal(weights(resumed), whole)
 
 
 def test_checkpoints_and_models_of_adapters_are_small(make_loop: MakeLoop, tmp_path: Path) -> None:

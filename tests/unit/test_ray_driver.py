@@ -19,8 +19,9 @@ from cloudtrain.sweeps.driver import SweepJournal, request_stop
 from cloudtrain.sweeps.journal import Launching, Reported, RunEnded, SweepEvent, SweepFolder
 from cloudtrain.sweeps.ray import driver as ray_driver
 from cloudtrain.sweeps.ray.driver import RayDriver, RayRuns, drive_ray
-from cloudtrain.sweeps.state import SweepState, Trial, state_of
+from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.suggest import suggester_of
+from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain_launcher.rungs import goes_on
 from tests.support.function_trials import Killed, kill_at, learning
 
@@ -54,10 +55,6 @@ def sweep(root: Path, **changes: Any) -> SweepFolder:
         **values,
     )
     return SweepFolder.create(root, definition, {"spec.yaml": "", "plan.json": "{}"})
-
-
-def state(folder: SweepFolder) -> SweepState:
-    return state_of(folder.definition(), (event for event, _ in folder.events_from()))
 
 
 class Jobs(RayRuns):
@@ -201,7 +198,7 @@ def killed_at(folder: SweepFolder, count: int) -> None:
 
 
 def assert_nothing_is_lost_or_done_twice(folder: SweepFolder) -> None:
-    sweep_state = state(folder)
+    sweep_state = Sweep(folder).status()
     assert sweep_state.state == "succeeded"
     assert [trial.number for trial in sweep_state.trials] == [*range(6)]
     assert {trial.state for trial in sweep_state.trials} == {"completed", "pruned"}
@@ -240,7 +237,7 @@ def test_successor_of_a_killed_driver_keeps_every_trial_and_rung(tmp_path: Path)
 def test_a_driver_that_is_killed_again_and_again_comes_to_the_end(tmp_path: Path) -> None:
     folder = sweep(tmp_path)
     for _ in range(200):
-        if state(folder).state == "succeeded":
+        if Sweep(folder).status().state == "succeeded":
             break
         killed_at(folder, sum(1 for _ in folder.events_from()) + 3)
     assert_nothing_is_lost_or_done_twice(folder)
@@ -326,7 +323,7 @@ def test_a_stop_ends_all_trials_also_those_that_have_not_begun(tmp_path: Path) -
 def test_a_stop_reaches_what_a_killed_driver_has_left_without_a_cluster(tmp_path: Path) -> None:
     folder = sweep(tmp_path, rungs=())
     killed_at(folder, 6)
-    assert {trial.state for trial in state(folder).trials} == {"running"}
+    assert {trial.state for trial in Sweep(folder).status().trials} == {"running"}
     request_stop(folder)
     ray = Ray(Jobs(folder))
     ray.up = False

@@ -17,7 +17,7 @@ from cloudtrain.pages.sweep_page import page
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.journal import SweepFolder
-from cloudtrain.sweeps.state import SweepState, state_of
+from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.suggest import importance
 from cloudtrain.sweeps.sweep import Sweep
 from tests.support.function_trials import Values, ended_sweep, learning, sweep_of
@@ -62,10 +62,6 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepFolder:
     return ended_sweep(tmp_path, definition_of(SPACE), by_rate, lambda run: run.endswith("t005"))
 
 
-def state(folder: SweepFolder) -> SweepState:
-    return state_of(folder.definition(), (event for event, _ in folder.events_from()))
-
-
 def parsed(html: str) -> ElementTree.Element:
     first, _, remaining = html.partition("\n")
     assert first == "<!DOCTYPE html>"
@@ -86,7 +82,7 @@ def test_the_page_is_one_file_that_needs_nothing_else(ended: SweepFolder) -> Non
 
 
 def test_the_page_has_every_chart_and_every_trial(ended: SweepFolder) -> None:
-    sweep_state = state(ended)
+    sweep_state = Sweep(ended).status()
     root = parsed(page(sweep_state, importance(sweep_state)))
     drawings = {
         section.findtext("h2"): element
@@ -116,7 +112,7 @@ def test_the_page_has_every_chart_and_every_trial(ended: SweepFolder) -> None:
 
 def test_nothing_that_a_job_says_becomes_markup(ended: SweepFolder) -> None:
     reason = "</style><script>alert('x')\ud800\x00</script>"
-    sweep_state = state(ended)
+    sweep_state = Sweep(ended).status()
     sweep_state.trials[2].reason = reason
     root = parsed(page(sweep_state, importance(sweep_state)))
     assert "script" not in {element.tag for element in root.iter()}
@@ -136,7 +132,7 @@ def quadratic(important: str) -> Callable[[Values, int], float]:
 def test_the_setting_that_decides_is_the_most_important(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     pytest.importorskip("sklearn")
-    result = importance(state(sweep_of_three_settings(tmp_path)))
+    result = importance(Sweep(sweep_of_three_settings(tmp_path)).status())
     assert next(iter(result.shares)) == "b"
     assert result.shares["b"] > 0.8
     assert result.method.startswith("fANOVA")
