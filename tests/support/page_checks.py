@@ -181,10 +181,6 @@ class Page:
         assert "exceptionDetails" not in result, _describe(result["exceptionDetails"])
         return result["result"].get("value")
 
-    def html(self) -> str:
-        """Return the document's current HTML, after its scripts have run."""
-        return str(self.run("document.documentElement.outerHTML"))
-
     def hear(self, message: Any) -> None:
         """Something has happened in it."""
         parameters = message.get("params", {})

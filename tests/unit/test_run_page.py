@@ -12,9 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from cloudtrain.cli import cli
 from cloudtrain.pages.run_page import page
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
@@ -22,6 +20,7 @@ from cloudtrain.submission.card import card, live_card
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher import events
 from cloudtrain_launcher.events import Event
+from tests.support.in_process import call
 from tests.support.page_checks import Browser, looks
 from tests.support.samples import BORN, born, fold_json, write_events
 from tests.unit.test_terminal import EVIL
@@ -186,15 +185,13 @@ def test_the_command_names_its_file_and_writes_over_none(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run_of(tmp_path / "data", "digits-1", training(SUCCEEDED), plan_json='{"provider": "local"}')
-    runner = CliRunner()
-    arguments = ["--data-dir", str(tmp_path / "data"), "report", "digits-1"]
-    result = runner.invoke(cli, arguments)
+    arguments = ("--data-dir", str(tmp_path / "data"), "report", "digits-1")
+    result = call(*arguments)
     file = tmp_path / "data/runs/digits-1/digits-1.html"
-    assert (result.exit_code, result.stdout) == (0, f"{file}\n"), result.output
+    assert (result.code, result.out) == (0, f"{file}\n"), result.err
     assert "val_accuracy" in file.read_text()
-    named = [*arguments, "-o", "page.html"]
-    assert runner.invoke(cli, named).exit_code == 0
-    assert "is there already" in str(runner.invoke(cli, named).exception)
+    assert call(*arguments, "-o", "page.html").code == 0
+    assert "is there already" in call(*arguments, "-o", "page.html").err
 
 
 # A run in a notebook: a live card, and no trace of it elsewhere.
