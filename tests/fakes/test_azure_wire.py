@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.fakes.azure import wire
-from tests.fakes.azure.account import LOW_PRIORITY, Account, Cluster
+from tests.fakes.azure.account import Account
 from tests.fakes.azure.cloud import (
     AzureCloud,
     call,
@@ -122,29 +122,6 @@ def test_job_names_are_validated(still: AzureCloud, body: Body, name: str) -> No
     status, code, message = put(still, quote(name), body)
     assert (status, code) == (400, "UserError")
     assert "alphanumeric" in message
-
-
-def test_a_cluster_that_is_not_ready_and_a_quota_that_is_used_up_take_no_job(
-    still: AzureCloud, body: Body
-) -> None:
-    still.account.computes["broken"] = Cluster(state="Failed")
-    body["properties"]["computeId"] = f"{still.account.scope}/computes/broken"
-    status, _, message = put(still, "broken", body)
-    assert status == 400
-    assert "provisioning state Failed" in message
-
-    still.account.quotas = {"standardNDSH100v5Family": 200, LOW_PRIORITY: 200}
-    del body["properties"]["computeId"]
-    body["properties"]["resources"] |= {
-        "instanceType": "Standard_ND96isr_H100_v5",
-        "instanceCount": 2,
-    }
-    for tier in ({}, {"queueSettings": {"jobTier": "Spot"}}):
-        body["properties"] |= tier
-        assert put(still, f"fits-{len(tier)}", body)[0] == 201
-        status, _, message = put(still, "too-much", body)
-        assert status == 400
-        assert "vCPU quota of 200" in message
 
 
 def test_a_request_without_a_valid_token_or_version_is_rejected(still: AzureCloud) -> None:
