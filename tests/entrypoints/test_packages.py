@@ -177,14 +177,6 @@ def test_the_name_of_an_environment_stands_for_all_that_is_in_it_and_below(
     assert len(remaining - {name}) == 3
 
 
-def test_what_is_built_from_the_source_itself_is_used_by_this_run_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for text, folder in (("-e .\n", "packages"), ("pure\n", "kept")):
-        made = installation(tmp_path, text, monkeypatch)
-        assert made._environment().parent == tmp_path / folder
-
-
 def test_torch_and_packages_built_for_it_stay_and_are_not_installed() -> None:
     held = {"torch": "2.8.0+cu128", "nvidia-nccl-cu12": "2.27"}
     requested = requested_list(
@@ -294,11 +286,12 @@ def test_another_index_gives_another_environment(
     assert not any("s3cret" in name for name in names)
 
 
-@pytest.mark.parametrize("named", ["variable", "file", "option", "requirement"])
+@pytest.mark.parametrize("named", ["variable", "file", "option", "requirement", "itself"])
 def test_environment_with_files_of_the_source_belongs_to_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     requirements = {
+        "itself": "-e .\n",
         "option": "--find-links wheels\nshared\n",
         "requirement": "./wheels/shared-1.0-py3-none-any.whl\n",
     }
