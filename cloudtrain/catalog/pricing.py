@@ -23,7 +23,8 @@ OWN_TABLE = "your own table"
 NOT_CHECKED = "not checked"
 """Mark in the source of a price that no list confirms."""
 OWN_TABLE_HINT = "write the price into your own table (setting prices)"
-PRICE_UNKNOWN = "cannot be kept: the price of this machine is unknown"
+THIS_MACHINE = "this machine"
+PRICE_UNKNOWN = f"cannot be kept: the price of {THIS_MACHINE} is unknown"
 """Refusal of a limit in money."""
 SHORTEST_SECONDS = 60
 """Minimum time that allows any training."""
@@ -172,7 +173,7 @@ def estimate_cost(
         hint = f"{price_hint}, or replace max_cost by max_runtime"
         problems.append(Issue(("limits", "max_cost"), PRICE_UNKNOWN, hint))
     elif limits.max_runtime is None and price is None:
-        message = "the price of this machine is unknown, so the cost of the job is not limited"
+        message = f"the price of {THIS_MACHINE} is unknown, so the cost of the job is not limited"
         problems.append(Issue(("limits",), message, f"set limits.max_runtime, or {price_hint}"))
 
     made = CostEstimate(

@@ -213,8 +213,9 @@ def cost(plan: Plan) -> list[str]:
         return ["nothing: it runs here"]
     if estimate.price is None:
         machines = " or ".join(plan.target.instances) or f"the machines of {plan.target.cluster}"
+        one_of = "one of " if len(plan.target.instances) > 1 else ""
         return [
-            f"unknown: no price for {machines} in"
+            f"unknown: no price for {one_of}{machines} in"
             f" {plan.target.where}{elsewhere(plan)}{_keep_alive(estimate)}"
         ]
 

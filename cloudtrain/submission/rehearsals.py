@@ -172,10 +172,12 @@ _PLANNED = f"{TAG_PREFIX}planned"
 def without_varying(document: Any, run_id: str) -> Any:
     """Return plain JSON without run id, digest of the job document and time of planning.
 
-    `run_id`: empty if unknown.
+    `run_id`: empty if unknown. It may be a short word: keys and parts of other words stay.
     """
     text = json.dumps(document)
-    text = text.replace(run_id, "{run}") if run_id else text
+    if run_id:
+        text = re.sub(rf'(?<![A-Za-z0-9]){re.escape(run_id)}(?![A-Za-z0-9]|": )', "{run}", text)
+
     return without_tags(
         json.loads(re.sub(r"/job/[0-9a-f]{16}/", "/job/…/", text)), lambda name: name == _PLANNED
     )

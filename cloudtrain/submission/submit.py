@@ -64,7 +64,7 @@ def submit(
     If the cloud lacks machines of the first type of a list and does not try the next one itself,
     the job is planned for it, under the same run id, and started.
     """
-    refusals: list[str] = []
+    refusals: list[CloudtrainError] = []
     while True:
         try:
             return _submit(plan, archive, issues, progress, sending, pushing, note, refusals)
@@ -74,10 +74,10 @@ def submit(
             if not overrides or not is_refused:
                 raise
 
+        if note is not None:
+            note(f"{refusals[-1].what}; trying {plan.target.instances[1]}")
         plan = _plan_with(plan, overrides)
         issues = None
-        if note is not None:
-            note(f"{refusals[-1]}; trying {plan.target.instances[0]}")
 
 
 def _submit(
@@ -88,12 +88,12 @@ def _submit(
     sending: Progress | None,
     pushing: Progress | None,
     note: Note | None,
-    refusals: list[str],
+    refusals: list[CloudtrainError],
 ) -> RunFolder:
     """Start a plan on the first of its machines.
 
-    `refusals`: why earlier machines of the list were refused. If this one is refused too, its
-    reason is added, and no run folder is left as long as there is another machine.
+    `refusals`: errors of earlier machines of the list. If this one is refused too, its error is
+    added, and no run folder is left as long as there is another machine.
     """
     if plan.target.placeholders and not plan.is_rehearsal:
         message = f"{', '.join(plan.target.placeholders)} not set: this plan is for looking at only"
@@ -136,11 +136,16 @@ def _submit(
 
             error.outcome = Outcome.NOT_STARTED
             if error.lacks_machines:
-                refusals.append(": ".join([*plan.target.instances[:1], error.what]))
+                refusals.append(error)
                 if _other_machines(plan):
+                    error.what = f"{plan.target.instances[0]}: {error.what}"
                     store.discard(folder)
                     raise
-                error.what = "; ".join(refusals) if refusals[1:] else error.what
+                if len(refusals) > 1:
+                    error.what = f"{plan.target.instances[0]}: {error.what}"
+                    error.what = "; ".join(refusal.what for refusal in refusals)
+                    hints = (refusal.hint for refusal in refusals if refusal.hint)
+                    error.hint = "; ".join(dict.fromkeys(hints)) or None
 
             with suppress(StorageError):
                 folder.append(

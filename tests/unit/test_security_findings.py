@@ -19,6 +19,7 @@ from cloudtrain.spec.contradictions import (
 )
 from cloudtrain.spec.fields import read_arguments
 from cloudtrain.submission.preflight import preflight, security_issues
+from cloudtrain.submission.rehearsals import without_varying
 from tests.support.in_process import call
 
 # A security review of a job: warnings of `check` at their lines; strict settings refuse it.
@@ -302,3 +303,14 @@ def test_strict_settings_refuse_a_token_in_arguments(folder: Path) -> None:
     assert issue.field == "args.api_key"
     with pytest.raises(SpecError, match="looks like a secret"):
         cloudtrain.submit(plan)
+
+
+@pytest.mark.parametrize("name", ["one", "a", "name", "run", "digits-k2x9"])
+def test_a_short_run_id_varies_alone(name: str) -> None:
+    document = {
+        "name": name,
+        "uri": f"s3://bucket/runs/{name}/out",
+        "command": "None, nameless, rune",
+    }
+    expected = {**document, "name": "{run}", "uri": "s3://bucket/runs/{run}/out"}
+    assert without_varying(document, name) == expected

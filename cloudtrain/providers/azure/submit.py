@@ -79,7 +79,8 @@ def start(
             name_taken_codes=(NAME_TAKEN,),
         )
     except CloudError as error:
-        error.lacks_machines = not error.transient and _LACK.search(error.what) is not None
+        answer = error.what.replace(name, "")  # the run may be called quota-study
+        error.lacks_machines = not error.transient and _LACK.search(answer) is not None
         raise
 
 

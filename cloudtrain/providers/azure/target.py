@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cloudtrain.catalog.machines import architecture_of, is_azure_size, select_instances
 from cloudtrain.catalog.pricing import (
+    THIS_MACHINE,
     CostEstimate,
     RegionalPrices,
     estimate_cost,
@@ -256,6 +257,11 @@ def _estimate(
             price_hint=prices.hint(*machine),
         )
         estimates.append(estimate)
+        if len(types) > 1:
+            wrong = [
+                replace(issue, message=issue.message.replace(THIS_MACHINE, machine[0]))
+                for issue in wrong
+            ]
         issues += [issue for issue in wrong if issue not in issues]
 
     costs = [estimate.worst_usd for estimate in estimates[1:]]

@@ -269,6 +269,8 @@ def test_a_list_without_quota_for_any_machine_names_each_reason(cloud: AzureClou
     assert f"{T4}: 2 x {T4} are 8 vCPUs" in message
     assert f"; {A100}: 2 x {A100} are 48 vCPUs" in message
     assert message.endswith(NOTHING_STARTED)
+    assert refused.value.hint
+    assert refused.value.hint.count("Total Cluster Dedicated Regional vCPUs") == 1
     state = find_run("none-1").status()
     assert (state.state, state.reason) == ("failed", message)
 
@@ -282,6 +284,16 @@ def test_a_measured_machine_is_not_replaced(cloud: AzureCloud) -> None:
     with pytest.raises(cloudtrain.RefusedError, match=f"^2 x {T4} are 8 vCPUs"):
         cloudtrain.submit(plan)
     assert find_run("measure-1").status().state == "failed"
+
+
+def test_a_run_named_after_a_quota_is_not_taken_for_a_refusal_of_its_machine(
+    cloud: AzureCloud,
+) -> None:
+    cloud.endpoint.fault("denied", "arm", "PutJob", times=ALWAYS)
+    with pytest.raises(CloudError):
+        submit_list(cloud, "quota-study")
+    sizes = {body["properties"]["resources"]["instanceType"] for body in sent(cloud, "PutJob")}
+    assert sizes == {T4}
 
 
 def test_no_other_machine_is_tried_while_a_job_may_exist(cloud: AzureCloud) -> None:
