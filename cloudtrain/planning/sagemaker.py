@@ -25,7 +25,7 @@ _GROUP = "homogeneousCluster"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Channel:
-    """Input: data from S3 in `input/data/<name>` of a container."""
+    """Input: data from S3 or a file system in `input/data/<name>` of a container."""
 
     name: str
     uri: str
@@ -164,9 +164,39 @@ def instance_of(resources: Mapping[str, Any]) -> tuple[str, int]:
 
 def _channel(item: Mapping[str, Any], algorithm: Mapping[str, Any]) -> Channel:
     mode = item.get("InputMode", algorithm["TrainingInputMode"])
-    return Channel(
-        name=item["ChannelName"], uri=item["DataSource"]["S3DataSource"]["S3Uri"], mode=mode
-    )
+    return Channel(name=item["ChannelName"], uri=_uri(item["DataSource"]), mode=mode)
+
+
+FILE_SYSTEMS = {"fsx": "FSxLustre", "efs": "EFS"}
+"""Scheme of our URIs -> FileSystemType."""
+
+
+def is_file_system(uri: str) -> bool:
+    """Return whether the URI of an input is a folder of FSx for Lustre or of EFS."""
+    return uri.partition("://")[0] in FILE_SYSTEMS
+
+
+def file_system_source(uri: str) -> dict[str, Any]:
+    """Return the DataSource that mounts the folder of a file system, to read it."""
+    scheme, _, place = uri.partition("://")
+    file_system, _, folder = place.partition("/")
+    return {
+        "FileSystemDataSource": {
+            "FileSystemId": file_system,
+            "FileSystemType": FILE_SYSTEMS[scheme],
+            "DirectoryPath": f"/{folder.rstrip('/')}",
+            "FileSystemAccessMode": "ro",
+        }
+    }
+
+
+def _uri(source: Mapping[str, Any]) -> str:
+    mounted = source.get("FileSystemDataSource")
+    if mounted is None:
+        return str(source["S3DataSource"]["S3Uri"])
+
+    scheme = next(s for s, kind in FILE_SYSTEMS.items() if kind == mounted["FileSystemType"])
+    return f"{scheme}://{mounted['FileSystemId']}{mounted['DirectoryPath']}"
 
 
 def _channel_config(channel: Channel) -> dict[str, str]:

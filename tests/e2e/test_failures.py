@@ -83,7 +83,7 @@ def test_a_rank_killed_on_one_of_two_nodes_restarts_both(cli: CommandLine) -> No
     assert set(ranks[-2:]) == {(0, 0), (1, 1)}, "ranks keep the order of the nodes under c10d too"
     assert cli.json("status", "two-1")["restarts"] == 1
     why = [event["why"] for event in cli.events("two-1") if event["type"] == "restarted"]
-    assert why[0] == "rank 1 (node 1) was killed by SIGKILL (out of host memory?)"
+    assert "rank 1 (node 1) was killed by SIGKILL (out of host memory?)" in why
     log = cli.run("logs", "two-1").out
     assert "frame #" not in log, "the node with the store may leave first: that is not a crash"
     assert "node_rank is only used" not in log

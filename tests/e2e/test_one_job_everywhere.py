@@ -174,6 +174,43 @@ def test_a_command_runs_in_both_clouds(tmp_path: Path) -> None:
             cli.close()
 
 
+MOUNTED = """
+name: mounted
+launcher: none
+entrypoint: cat ${inputs.corpus}/words.txt
+inputs: {corpus: {aws: "efs://fs-0123456789abcdef0/corpus/", local: ../here}}
+limits: {max_runtime: 1 h}
+aws: {subnets: [subnet-1], security_groups: [sg-1]}
+"""
+
+
+def test_a_file_system_is_mounted_by_sagemaker_and_a_folder_in_a_rehearsal(tmp_path: Path) -> None:
+    with Cloud() as aws:
+        cli = CommandLine(tmp_path / "workspace", env=aws.environment() | POLL)
+        try:
+            cli.write(job_yaml=MOUNTED)
+            for place in ("here", "efs/corpus"):
+                folder = cli.folder / place
+                folder.mkdir(parents=True)
+                (folder / "words.txt").write_text(f"words of {place}")
+
+            aws.account.file_systems["fs-0123456789abcdef0"] = cli.folder / "efs"
+            for run, words, flags in (
+                ("there", "efs/corpus", ("--provider", "aws")),
+                ("rehearsed", "here", HERE["as-aws"]),
+            ):
+                result = cli.run("submit", *flags, "--run-id", run)
+                assert result.code == 0, result.err
+                assert f"words of {words}" in cli.run("logs", run).out
+
+            aws.account.file_systems.clear()
+            result = cli.run("submit", "--provider", "aws", "--run-id", "lost")
+            assert result.code == 1
+            assert "Unable to mount file system: fs-0123456789abcdef0" in result.err
+        finally:
+            cli.close()
+
+
 @pytest.mark.parametrize("way", HERE)
 def test_a_failed_command_is_named_by_its_node_and_exit_code(cli: CommandLine, way: str) -> None:
     script = '#!/bin/sh\n[ "$NODE_RANK" = 0 ] && exec sleep 600\nexit 3\n'

@@ -129,6 +129,15 @@ aws:
         DataSource: {FileSystemDataSource: {FileSystemId: fs-0123456789abcdef0, FileSystemType: FSxLustre, DirectoryPath: /fsx, FileSystemAccessMode: ro}}
     Tags: [{Key: team, Value: speech}, {Key: cost-center, Value: "7"}]
 """
+AWS_FILE_SYSTEMS = """
+name: digits
+resources: {instance: {aws: ml.m5.xlarge}}
+limits: {max_runtime: 1 h}
+inputs:
+  corpus: "fsx://fs-0123456789abcdef0/mount/corpus/"
+  words: {aws: "efs://fs-0123456789abcdef0", mode: stream}
+aws: {subnets: [subnet-1], security_groups: [sg-1]}
+"""
 AZURE_REQUEST = """
 name: digits
 resources: {instance: {azure: Standard_NC4as_T4_v3}, gpus: 1}
@@ -156,6 +165,7 @@ CASES = {
     "azure-spot": ("azure", AZURE_SPOT),
     "azure-cluster": ("azure", AZURE_CLUSTER),
     "aws-request": ("aws", AWS_REQUEST),
+    "aws-file-systems": ("aws", AWS_FILE_SYSTEMS),
     "azure-request": ("azure", AZURE_REQUEST),
 }
 TUNING = """

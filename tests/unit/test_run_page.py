@@ -252,6 +252,17 @@ def test_a_card_shows_state_progress_and_metrics() -> None:
     assert "http" not in html, "nothing comes from outside"
 
 
+def test_a_notebook_shows_a_run_as_its_card_or_why_it_cannot_be_read(tmp_path: Path) -> None:
+    folder = born(RunStore(tmp_path), "a-1")
+    assert Run(folder)._repr_html_().startswith("<div")
+    assert "<b>a-1</b>" in Run(folder)._repr_html_()
+    folder.events_file.unlink()
+    folder.events_file.mkdir()
+    html = Run(folder)._repr_html_()
+    assert html.startswith("&lt;Run a-1:")
+    assert "events.jsonl" in html
+
+
 def test_what_others_have_written_is_escaped() -> None:
     evil = f"<script>alert(1)</script>\"'&{EVIL}"
     events = [{**BORN, "provider": evil}, *card_metrics(0.1, 0.2)]

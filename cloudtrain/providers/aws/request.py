@@ -11,7 +11,12 @@ from cloudtrain.catalog.machines import local_disks
 from cloudtrain.planning.launch import PUBLISHED, TAG_PREFIX, JobDocument, job_document
 from cloudtrain.planning.plan import Plan, json_digest
 from cloudtrain.planning.request_overrides import RequestForm
-from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS, ROOT
+from cloudtrain.planning.sagemaker import (
+    MIN_KEPT_CHECKPOINTS,
+    ROOT,
+    file_system_source,
+    is_file_system,
+)
 from cloudtrain.providers import Export
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.shared.idempotent_create import tags
@@ -260,15 +265,17 @@ def _channels(plan: Plan, base: str, document: Mapping[str, Any]) -> list[dict[s
         JOB: f"{base}/job/{json_digest(document)[:16]}/",
     }
 
-    channels = [_channel(name, uri, "File") for name, uri in ours.items()]
+    channels = [_channel(name, uri) for name, uri in ours.items()]
     for name, item in plan.spec.inputs.items():
-        channels.append(_channel(name, input_uri(item, plan.target.provider), _MODES[item.mode]))
+        channels.append(
+            _channel(name, input_uri(item, plan.target.provider), stream=item.mode == "stream")
+        )
 
     earlier = plan.context.resume_from
     if earlier and plan.is_rehearsal:  # in S3 it would be beside this run's own
         earlier = f"{run_uri(bucket, plan.context.resume_run)}/checkpoints"
     if earlier and as_folder(earlier) != _checkpoints(plan, base):
-        channels.append(_channel(RESUME, as_folder(earlier), "File"))
+        channels.append(_channel(RESUME, as_folder(earlier)))
 
     return channels
 
@@ -278,13 +285,13 @@ def _checkpoints(plan: Plan, base: str) -> str:
     return as_folder(plan.spec.checkpoints.uri or f"{base}/checkpoints")
 
 
-_MODES = {"copy": "File", "stream": "FastFile"}
+def _channel(name: str, uri: str, *, stream: bool = False) -> dict[str, Any]:
+    if is_file_system(uri):
+        return {"ChannelName": name, "DataSource": file_system_source(uri)}
 
-
-def _channel(name: str, uri: str, mode: str) -> dict[str, Any]:
     return {
         "ChannelName": name,
-        "InputMode": mode,
+        "InputMode": "FastFile" if stream else "File",
         "DataSource": {
             "S3DataSource": {
                 "S3DataType": "S3Prefix",
@@ -296,14 +303,14 @@ def _channel(name: str, uri: str, mode: str) -> dict[str, Any]:
 
 
 def input_uri(item: Input, provider: str) -> str:
-    """Return the S3 URI of an input; a folder's ends in a slash, to match whole names."""
+    """Return the URI of an input; a folder's ends in a slash, to match whole names."""
     uri = item.on(provider) or ""
     return uri if single_file(item, uri) else as_folder(uri)
 
 
 def single_file(item: Input, uri: str) -> dict[str, str]:
     """Return `{"file": NAME}` if an input is a single object, empty if it is a folder."""
-    name = input_file(item, uri_parts(uri)[1])
+    name = "" if is_file_system(uri) else input_file(item, uri_parts(uri)[1])
     return {"file": name} if name else {}
 
 

@@ -321,12 +321,12 @@ _KEY_ACTIONS = ("kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey")
 
 
 def inputs_of(account: Account) -> dict[str, tuple[str, str]]:
-    """Return bucket and prefix of each input, by its name."""
+    """Return bucket and prefix of each input in S3, by its name."""
     provider = account.target.provider
     return {
         name: uri_parts(input_uri(item, provider))
         for name, item in account.spec.inputs.items()
-        if item.on(provider)
+        if (item.on(provider) or "").startswith("s3://")
     }
 
 

@@ -17,7 +17,7 @@ from cloudtrain.planning.launch import TAG_PREFIX, dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.reference import ECR
 from cloudtrain.planning.request_overrides import reserved_issues, spec_overrides
-from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS
+from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS, is_file_system
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import (
     FORM,
@@ -50,6 +50,7 @@ def broken_rules(plan: Plan) -> list[Issue]:
     return [
         *_account(plan),
         *_storage(plan),
+        *_file_systems(plan),
         *_capacity(plan),
         *_time(plan),
         *_network(plan),
@@ -106,6 +107,39 @@ def _storage(plan: Plan) -> Iterator[Issue]:
                 f"{location} is one object; only a folder can be streamed",
                 hint,
             )
+
+
+def _file_systems(plan: Plan) -> Iterator[Issue]:
+    """Yield issues with inputs of FSx for Lustre and EFS.
+
+    After FileSystemDataSource in the API reference: the job is in the network of the file system.
+    A path on FSx begins with the mount name.
+    """
+    for name, item in plan.spec.inputs.items():
+        uri = item.on(plan.target.provider) or ""
+        if not is_file_system(uri):
+            continue
+
+        path = ("inputs", name)
+        if not re.fullmatch(r"fsx://fs-[0-9a-f]{8,}/[^/].*|efs://fs-[0-9a-f]{8,}(/.*)?", uri):
+            hint = (
+                "fsx://fs-0123456789abcdef0/MOUNT_NAME/folder or efs://fs-0123456789abcdef0/folder"
+            )
+            yield Issue(path, f"{uri} is not a folder of a file system", hint)
+        if item.type == "file":
+            yield Issue(path, "a file system is mounted as a folder", "leave out type: file")
+        if not plan.target.config_as(AwsConfig).subnets:
+            hint = "aws.subnets and aws.security_groups, of the network of the file system"
+            yield Issue(path, "is reached in your own network only", hint)
+
+    for channel in plan.request.document["InputDataConfig"] if plan.is_rehearsal else ():
+        name = channel["ChannelName"]
+        own = plan.spec.inputs.get(name)
+        place = (own and plan.host.location_for(own.uri)) or "://"
+        if "FileSystemDataSource" in channel.get("DataSource", {}) and "://" in place:
+            field = ("inputs", name) if own else ("aws", "request")
+            hint = f"inputs: {{{name}: {{local: ./folder, aws: fsx://… or efs://…}}}}"
+            yield Issue(field, f"the file system of {name} cannot be mounted in a rehearsal", hint)
 
 
 def _key(key: str, region: str, types: Sequence[str]) -> Iterator[Issue]:

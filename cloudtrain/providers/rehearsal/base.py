@@ -160,7 +160,7 @@ class EmulatedPlan:
 
     def local_input(self, name: str) -> str:
         """Return the path of an input on this machine; empty without a local one in the spec."""
-        location = self._on_this_machine(self.inputs[name])
+        location = self._on_this_machine(self.inputs.get(name, {}))
         return str(Path(self.folder) / Path(location).expanduser()) if location else ""
 
     def local_secrets(self) -> dict[str, str]:

@@ -283,6 +283,8 @@ class Account:
     """Length of each idle phase of a job."""
     quotas: dict[str, int] = field(default_factory=dict)
     """Instance type -> number that may be used at once; other types are unlimited."""
+    file_systems: dict[str, Path] = field(default_factory=dict)
+    """Id of a file system -> the folder with its content."""
     longest_run: int = 432_000  # seconds
     denied_actions: set[str] = field(default_factory=set)
     """IAM actions that are denied, such as `logs:GetLogEvents`, or all of a service as `logs:*`."""

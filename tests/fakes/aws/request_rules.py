@@ -198,6 +198,8 @@ def _image(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
 
 def _download(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
     for channel in body.get("InputDataConfig", ()):
+        if "S3DataSource" not in channel["DataSource"]:
+            continue
         bucket, _, key = (
             channel["DataSource"]["S3DataSource"]["S3Uri"].removeprefix("s3://").partition("/")
         )
@@ -337,7 +339,8 @@ def _places(body: Body, account: Account) -> Iterator[str]:
     for channel in body.get("InputDataConfig", ()):
         source = channel["DataSource"].get("S3DataSource")
         if source is None:
-            yield f"The channel {channel['ChannelName']} lacks an S3DataSource."
+            if "VpcConfig" not in body:
+                yield f"The channel {channel['ChannelName']} has a file system, so VpcConfig is required."
             continue
         uri = source["S3Uri"]
         bucket = uri.partition("://")[2].partition("/")[0]

@@ -17,6 +17,7 @@ from cloudtrain.planning.sagemaker import (
     FAILURE_FILE,
     NodeContainer,
     TrainingJob,
+    is_file_system,
     training_job,
 )
 from cloudtrain.providers.rehearsal import sagemaker as container_emulator
@@ -248,6 +249,9 @@ class _JobRun:
         """Download every channel to each node."""
         for channel in contract.channels:
             first, *remaining = (root / channel.folder for root in group.roots)
+            if is_file_system(channel.uri):
+                self._mount(channel.uri, [first, *remaining])
+                continue
             if not self.account.storage.download(channel.uri, first):
                 bucket = channel.uri.partition("://")[2].partition("/")[0]
                 reason = no_objects(
@@ -256,6 +260,16 @@ class _JobRun:
                 raise JobEnded("Failed", reason=f"ClientError: Data download failed:{reason}")
             for second in remaining:
                 shutil.copytree(first, second, dirs_exist_ok=True)
+
+    def _mount(self, uri: str, folders: Sequence[Path]) -> None:
+        """Mount the folder of a file system on each node."""
+        file_system, _, path = uri.partition("://")[2].partition("/")
+        content = self.account.file_systems.get(file_system)
+        if content is None or not (content / path).is_dir():
+            reason = f"Unable to mount file system: {file_system}, directory path: /{path}."
+            raise JobEnded("Failed", reason=f"ClientError: {reason} Incorrect mount path.")
+        for folder in folders:
+            shutil.copytree(content / path, folder, dirs_exist_ok=True)
 
     def _start(self, group: ContainerGroup) -> None:
         try:
