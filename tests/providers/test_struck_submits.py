@@ -31,6 +31,7 @@ THOROUGH_SUBMITS = 500
 
 
 pytestmark = [
+    pytest.mark.once,
     pytest.mark.usefixtures("folder"),
 ]
 
@@ -246,7 +247,6 @@ def test_a_job_that_has_just_been_created_can_be_stopped_before_it_is_shown(site
     assert run.stop().state == "stopped"
 
 
-@pytest.mark.once
 @pytest.mark.timeout(5000)
 def test_every_job_is_known_after_random_faults_and_kills(
     site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch, thorough: bool

@@ -336,7 +336,9 @@ def _discovered_runs(
         for result in page.get("Results", []):
             job = result["TrainingJob"]
             latest = max(latest, timestamp(job.get("LastModifiedTime")))
-            if "ResourceConfig" in job:  # a serverless job has none, and is never ours
+            channels = [item["ChannelName"] for item in job.get("InputDataConfig", [])]
+            # Ours has machines, unlike a serverless job, and a source.
+            if "ResourceConfig" in job and SOURCE in channels:
                 yield _discovered_run(cloud, job, poll_seconds, prices)
     if account:
         known.synced_until[account] = latest

@@ -395,6 +395,6 @@ def export(plan: Plan) -> Export:
 
 
 def channel_uri(body: Mapping[str, Any], name: str) -> str:
-    """Return the S3 URI of one of a request's channels."""
-    channel = next(item for item in body["InputDataConfig"] if item["ChannelName"] == name)
-    return str(channel["DataSource"]["S3DataSource"]["S3Uri"])
+    """Return the S3 URI of one of a request's channels. Raise KeyError without it."""
+    channels = {item["ChannelName"]: item for item in body["InputDataConfig"]}
+    return str(channels[name]["DataSource"]["S3DataSource"]["S3Uri"])
