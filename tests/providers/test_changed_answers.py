@@ -28,6 +28,15 @@ pytestmark = [
 SHARE = 150
 """One of so many changes is tried; with `--thorough` all of them."""
 Keys = tuple[str | int, ...]
+FOUND: set[tuple[str, Keys, str]] = {
+    ("Search", ("Results", 0, "TrainingJob", "InputDataConfig", 0), "drop"),
+    ("GetRunDetails", ("inputDatasets",), "type"),
+    ("GetJob", ("properties", "parameters"), "type"),
+    ("ListChildren", ("value", 0, "createdUtc"), "type"),
+    ("ListUsages", ("value", 0, "limit"), "type"),
+    ("ListUsages", ("value", 0, "name"), "type"),
+}
+"""Changes that were Python errors once. They are always tried."""
 _ERRORS: tuple[Any, ...] = (
     *({}, [], "text", None, {"error": None}, {"error": "text"}, {"error": []}, {"error": {}}),
     {"error": {"code": 5, "message": []}},
@@ -186,7 +195,8 @@ def test_no_change_of_an_answer_is_a_python_error(
         for call, document in dict(answers.seen).items():
             for change in changes(call, document):
                 number += 1
-                if number % SHARE and not thorough:
+                is_found = (call.operation, change.path, change.kind) in FOUND
+                if number % SHARE and not (thorough or is_found):
                     continue
                 answers.change = change
                 site.reconnect()

@@ -6,7 +6,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, redirect_stderr
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
@@ -160,27 +160,32 @@ class Workspace:
             # azure-ai-ml 1.35 follows no pages here.
             children = list(self._client.jobs.list(parent_job_name=sweep, max_results=MAX_TRIALS))
 
-        return [
-            TrialInfo(name=child.name, status=str(child.status), created=_created(child))
-            for child in children
-            if child is not None
-        ]
+        with self._reading("listing the trials"):
+            return [
+                TrialInfo(name=child.name, status=str(child.status), created=_created(child))
+                for child in children
+                if child is not None
+            ]
 
     def parameters(self, trial: str) -> dict[str, str]:
         """Return the chosen values of a trial, by name; empty until the service reports them."""
         with self._calling("looking at the trial"):
             values = getattr(self._client.jobs.get(trial), "parameters", None) or {}
-        return {str(name): str(value) for name, value in values.items()}
+        with self._reading("looking at the trial"):
+            return {str(name): str(value) for name, value in values.items()}
 
     def details(self, name: str) -> dict[str, Any] | None:
         """Return a job's entry in the run history: status, times, error, URLs of logs; or None."""
         try:
             with self._calling("looking at the job"):
-                return dict(self._history().get_run_details(name).as_dict())
+                details = self._history().get_run_details(name)
         except CloudError as error:
             if error.code == "NotFound":
                 return None
             raise
+
+        with self._reading("looking at the job"):
+            return dict(details.as_dict())
 
     def cancel(self, name: str) -> None:
         """Request the cancellation of a job, without waiting for it."""
@@ -224,15 +229,16 @@ class Workspace:
         with self._calling("looking at the quota"):
             usages = list(self._client.compute.list_usage(location=self.location))
 
-        return [
-            QuotaUsage(
-                name=_quota_name(usage.name),
-                used=int(_field_or_wire_name(usage, "current_value", "currentValue") or 0),
-                limit=int(usage.limit),
-            )
-            for usage in usages
-            if usage.limit is not None and self._binds(str(usage.id or ""))
-        ]
+        with self._reading("looking at the quota"):
+            return [
+                QuotaUsage(
+                    name=_quota_name(usage.name),
+                    used=int(_field_or_wire_name(usage, "current_value", "currentValue") or 0),
+                    limit=int(usage.limit),
+                )
+                for usage in usages
+                if usage.limit is not None and self._binds(str(usage.id or ""))
+            ]
 
     def _binds(self, usage_id: str) -> bool:
         """Return True if a quota is for this workspace: the list has other workspaces too."""
@@ -329,6 +335,15 @@ class Workspace:
             "per_retry_policies": [ReadableAnswers(), CreateWatch()],
         }
         return MLClient(credential(), **options, **RETRIES, **TIMEOUTS)
+
+    @contextmanager
+    def _reading(self, action: str) -> Iterator[None]:
+        """Translate errors from members of an answer that have another type than documented."""
+        try:
+            yield
+        except (AttributeError, TypeError, ValueError) as error:
+            where = f"{action} in the workspace {self.name}"
+            raise unreadable(where, f"{type(error).__name__}: {error}") from error
 
     def _calling(self, action: str) -> AbstractContextManager[None]:
         """Translate errors with `calling`, in this workspace."""
