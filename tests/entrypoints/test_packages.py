@@ -309,6 +309,26 @@ def test_environment_with_files_of_the_source_belongs_to_its_run(
 
 
 @pytest.mark.once
+def test_edited_packages_reach_no_other_run(tmp_path: Path, wheels: Path) -> None:
+    env = offline(wheels)
+    layer = Path(run(tmp_path, "pure\n", env)[0]["environment"])
+    find = "import pure, sys; print(pure.VERSION, pure.__file__)"
+    version, file = subprocess.check_output(
+        [layered.python_of(layer), "-c", find], text=True
+    ).split()
+    assert version == "1.0"
+    result, _ = run(tmp_path, "pure\n", env)
+    assert result["reused"], "importing a package does not change it"
+
+    Path(file).write_text("VERSION = 'edited'\n")
+    result, _ = run(tmp_path, "pure\n", env)
+    assert not result["reused"]
+    assert "were changed after their installation" in result["warnings"][0]
+    python = layered.python_of(Path(result["environment"]))
+    assert subprocess.check_output([python, "-c", find], text=True).startswith("1.0 ")
+
+
+@pytest.mark.once
 def test_what_a_program_installs_reaches_no_other_run(tmp_path: Path) -> None:
     info = "shared-1.0.dist-info"
     tool = "import sys\ndef main(): print('here', sys.prefix)\n"

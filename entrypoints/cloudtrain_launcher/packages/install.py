@@ -80,6 +80,13 @@ class Installation:
 
         environment = self._environment()
 
+        if layered.is_changed(environment):
+            self.warnings.append(
+                f"packages in {environment} were changed after their installation: this run"
+                " installs its own; remove that folder to keep them again"
+            )
+            environment = self.scratch / "packages" / environment.name
+
         with layered.making(
             environment,
             lambda: self._log("waiting for another process to install the same packages"),

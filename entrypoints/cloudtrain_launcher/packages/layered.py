@@ -6,7 +6,7 @@ contains the file `COMPLETE`; leftovers of a killed process or a full disk are r
 prevents concurrent creation.
 
 A job runs in a thin layer above the kept environment: packages that its program installs go there
-and vanish with the run.
+and vanish with the run. An environment whose modules were edited is not used again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import shutil
 import venv
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from cloudtrain_launcher.file_locks import locked
 
@@ -42,12 +44,38 @@ def site_of(environment: Path) -> Path:
 
 def installed_in(environment: Path) -> dict[str, str] | None:
     """Return name -> version of the installed packages; None for an incomplete environment."""
-    try:
-        installed = json.loads((environment / COMPLETE).read_text(encoding="utf-8"))["installed"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-
+    installed = _document(environment).get("installed")
     return installed if isinstance(installed, dict) else None
+
+
+def is_changed(environment: Path) -> bool:
+    """Return whether somebody has changed modules of a complete environment."""
+    state = _document(environment).get("state")
+    return state is not None and state != _state(environment)
+
+
+def _document(environment: Path) -> dict[str, Any]:
+    try:
+        document = json.loads((environment / COMPLETE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+    return document if isinstance(document, dict) else {}
+
+
+def _state(environment: Path) -> str:
+    """Return a digest of the names, sizes and times of all modules, without their bytecode."""
+    digest = sha256()
+
+    for folder, folders, names in os.walk(environment / "lib"):
+        folders.sort()
+        for name in sorted(names):
+            if name.endswith((".py", ".pth", ".so")):
+                status = os.lstat(os.path.join(folder, name))  # noqa: PTH118  (faster)
+                line = f"{folder}/{name} {status.st_size} {status.st_mtime_ns}\n"
+                digest.update(os.fsencode(line))
+
+    return digest.hexdigest()
 
 
 def making(
@@ -78,7 +106,8 @@ def create(environment: Path, below: Sequence[str]) -> None:
 def complete(environment: Path, installed: Mapping[str, str]) -> None:
     """Mark the environment as complete. Raise OSError."""
     draft = environment / f"{COMPLETE}.partial"
-    draft.write_text(json.dumps({"installed": installed}), encoding="utf-8")
+    document = {"installed": installed, "state": _state(environment)}
+    draft.write_text(json.dumps(document), encoding="utf-8")
     draft.replace(environment / COMPLETE)
 
 
