@@ -69,8 +69,8 @@ class TrainingJob:
     """Folder below /opt/ml with TensorBoard files, uploaded on changes."""
     tensorboard_uri: str
     """Empty: they are not uploaded."""
-    archives: Mapping[str, str]
-    """Folder below /opt/ml -> URI of the archive with all nodes' content."""
+    results: Mapping[str, str]
+    """Folder below /opt/ml -> URI of all nodes' content: an archive, or a folder with a slash."""
     max_runtime_seconds: int
     grace_seconds: int = GRACE_SECONDS
 
@@ -105,7 +105,7 @@ def training_job(
     )
     keep = body.get("CheckpointConfig", {})
     checkpoints = _below_root(keep.get("LocalPath", f"{ROOT}/checkpoints"))
-    output = f"{body['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{name}/output"
+    results = result_uris(body)
     tensorboard = body.get("TensorBoardOutputConfig", {})
     tensorboard_folder = _below_root(tensorboard.get("LocalPath", f"{ROOT}/output/tensorboard"))
     config = {
@@ -141,11 +141,22 @@ def training_job(
         checkpoints_uri=keep.get("S3Uri", ""),
         tensorboard=tensorboard_folder,
         tensorboard_uri=tensorboard.get("S3OutputPath", ""),
-        archives={"model": f"{output}/model.tar.gz", "output/data": f"{output}/output.tar.gz"},
+        results={"model": results["model"], "output/data": results["output"]},
         max_runtime_seconds=body.get("StoppingCondition", {}).get(
             "MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME_SECONDS
         ),
     )
+
+
+def result_uris(body: Mapping[str, Any]) -> dict[str, str]:
+    """Return the URIs of a job's model and output: archives, or folders without compression.
+
+    AWS's own SDK (sagemaker-train 1.27) reads `output/output/` of a job without compression.
+    """
+    config = body["OutputDataConfig"]
+    base = f"{config['S3OutputPath'].rstrip('/')}/{body['TrainingJobName']}/output"
+    suffix = "/" if config.get("CompressionType") == "NONE" else ".tar.gz"
+    return {name: f"{base}/{name}{suffix}" for name in ("model", "output")}
 
 
 def _config_files(

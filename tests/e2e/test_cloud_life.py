@@ -71,6 +71,7 @@ while not ends:
 while not asked:  # torchrun would wait for the other node, deaf to SIGTERM
     time.sleep(0.05)
 dist.barrier()
+Path(os.environ["CLOUDTRAIN_MODEL_DIR"], f"rank-{rank}").write_text(str(step))
 """
 """Saves as the trainer does, a part by each rank, keeps two, and goes on from there; most of its
 time it sleeps.
@@ -197,7 +198,8 @@ def test_an_interrupted_and_a_stopped_job_go_on_from_their_checkpoints(life: Lif
     cli = life.cli
     cli.write(job_yaml=LONG, train_py=SLOW)
     spot = ("--set", "resources.spot=true")
-    cli.run("submit", "--provider", life.provider, "--run-id", "long-1", "--detach", *spot)
+    files = ("--set", "aws.compress_output=false") if life.is_aws else ()
+    cli.run("submit", "--provider", life.provider, "--run-id", "long-1", "--detach", *spot, *files)
     follower = cli.start("logs", "long-1", "-f")
     watcher = cli.start("wait", "long-1")
     eventually(lambda: whole_checkpoints(life.saved("long-1")))
@@ -222,8 +224,11 @@ def test_an_interrupted_and_a_stopped_job_go_on_from_their_checkpoints(life: Lif
         assert cli.json("status", "long-1")["reason"] == "stop was asked"
         blobs = life.cloud.blobs("cloudtrain/runs/long-1/output/")
         assert [name for name in blobs if name.endswith(".cloudtrain-stop")]
-        assert cli.run("fetch", "long-1", "../stopped", "--checkpoints").code == 0
-        assert list((cli.folder / "stopped").rglob("*cloudtrain-stop*")) == []
+    assert cli.run("fetch", "long-1", "../stopped", "--checkpoints").code == 0
+    assert list((cli.folder / "stopped").rglob("*cloudtrain-stop*")) == []
+    assert (cli.folder / "stopped" / "model" / "rank-0").read_text() == str(step)
+    if life.is_aws:
+        assert life.cloud.keys("cloudtrain/runs/long-1/output/model/")
 
     once = ("--set", "args=[once]", "--set", "resources.spot=false")
     new_run = cli.run("rerun", "long-1", *once, "--detach").out.strip()

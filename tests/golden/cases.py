@@ -71,6 +71,12 @@ limits: {max_runtime: 1 h}
 image: dlc:pytorch-2.8
 aws: {keep_alive: 30 min}
 """
+UNCOMPRESSED = """
+name: digits
+resources: {instance: {aws: ml.m5.xlarge}}
+limits: {max_runtime: 1 h}
+aws: {output: s3://models/digits, kms_key: alias/k, compress_output: false}
+"""
 AZURE = """
 name: digits
 entrypoint: train.py
@@ -161,6 +167,7 @@ CASES = {
     "aws": ("aws", FULL),
     "aws-spot": ("aws", SPOT),
     "aws-kept": ("aws", KEPT),
+    "aws-uncompressed": ("aws", UNCOMPRESSED),
     "azure": ("azure", AZURE),
     "azure-spot": ("azure", AZURE_SPOT),
     "azure-cluster": ("azure", AZURE_CLUSTER),

@@ -49,7 +49,6 @@ BOOTSTRAP = (
 )
 """Extracts the source and becomes the launcher; ContainerEntrypoint allows 256 characters."""
 
-
 FORM = RequestForm(
     section="aws",
     list_keys={
@@ -67,7 +66,7 @@ FORM = RequestForm(
         f"InputDataConfig.{TAG_PREFIX}*": "choose another name for the channel",
         "OutputDataConfig.S3OutputPath": "use aws.output",
         "OutputDataConfig.KmsKeyId": "use aws.kms_key",
-        "OutputDataConfig.CompressionType": "fetch reads archives",
+        "OutputDataConfig.CompressionType": "use aws.compress_output",
         "CheckpointConfig": "use checkpoints.uri",
         "ResourceConfig.InstanceType": "use resources.instance",
         "ResourceConfig.InstanceCount": "use resources.nodes",
@@ -127,8 +126,7 @@ def body_of(
     config = plan.target.config_as(AwsConfig)
     aws = section_of(plan)
     limits = spec.limits
-    bucket = config.bucket
-    base = run_uri(bucket, plan.run_id)
+    base = run_uri(config.bucket, plan.run_id)
     address = image.address if image else plan.target.image_address
     body: dict[str, Any] = {
         "TrainingJobName": plan.run_id,
@@ -152,6 +150,8 @@ def body_of(
         "Environment": {**spec.env, "CLOUDTRAIN_PLATFORM": "sagemaker", **_published(plan)},
         "Tags": [{"Key": key, "Value": value} for key, value in tags(plan, address).items()],
     }
+    if not aws.compress_output:
+        body["OutputDataConfig"]["CompressionType"] = "NONE"
     if spec.resources.spot:
         body["EnableManagedSpotTraining"] = True
     if limits.retries:

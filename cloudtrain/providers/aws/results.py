@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError
-from cloudtrain.planning.sagemaker import ROOT
+from cloudtrain.planning.sagemaker import ROOT, result_uris
 from cloudtrain.providers import Note, Progress
 from cloudtrain.providers.aws.config import client_of_run
 from cloudtrain.providers.aws.request import published_uri, uri_parts
@@ -33,15 +33,8 @@ _ROOTS = {"model": f"{ROOT}/model", "output": f"{ROOT}/output/data"}
 
 def artifact_uris(body: dict[str, Any]) -> dict[str, str]:
     """Return the S3 URIs of a job's model, output and checkpoints, by its request."""
-    output = (
-        f"{body['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{body['TrainingJobName']}/output"
-    )
     keep = body.get("CheckpointConfig", {}).get("S3Uri")
-    return {
-        "model": f"{output}/model.tar.gz",
-        "output": f"{output}/output.tar.gz",
-        **({"checkpoints": keep} if keep else {}),
-    }
+    return {**result_uris(body), **({"checkpoints": keep} if keep else {})}
 
 
 def trial_request(request: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,10 @@ class AwsSection(Section):
         None,
         description="S3 folder for model and output, s3://bucket/folder; default: in the bucket",
     )
+    compress_output: bool = Field(
+        True,
+        description="upload model and output as an archive each; false: file by file",
+    )
     repository: str | None = Field(
         None,
         description="ECR repository for images that are built, its name or address",

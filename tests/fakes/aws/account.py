@@ -139,25 +139,17 @@ class Checkpoints:
         )
 
 
-def archive(folders: Sequence[Path]) -> bytes | None:
-    """Return a .tar.gz of these folders together; the first node wins where names clash; None if
-    they are empty.
-    """
+def merged(folders: Sequence[Path]) -> dict[str, Path]:
+    """Return the content of these folders by name; the first node wins where names clash."""
     files: dict[str, Path] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*")):
             files.setdefault(path.relative_to(folder).as_posix(), path)
-    if not files:
-        return None
-    return _packed(files)
+    return files
 
 
-def empty_archive() -> bytes:
-    """A .tar.gz with nothing in it."""
-    return _packed({})
-
-
-def _packed(files: dict[str, Path]) -> bytes:
+def packed(files: Mapping[str, Path]) -> bytes:
+    """Return a .tar.gz of these."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as tar:
         for name, path in sorted(files.items()):

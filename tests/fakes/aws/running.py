@@ -23,7 +23,7 @@ from cloudtrain.planning.sagemaker import (
 from cloudtrain.providers.rehearsal import sagemaker as container_emulator
 from cloudtrain.providers.rehearsal.base import node_addresses
 from cloudtrain_launcher.host import free_port
-from tests.fakes.aws.account import Account, Checkpoints, archive, empty_archive
+from tests.fakes.aws.account import Account, Checkpoints, merged, packed
 from tests.fakes.aws.jobs import (
     BOOTING,
     DOWNLOADING_IMAGE,
@@ -346,19 +346,23 @@ class _JobRun:
     def _conclude(
         self, group: ContainerGroup, contract: TrainingJob, why: str, failed: Node | None
     ) -> None:
-        """Archives, then the end. A job that failed keeps its output, but leaves no model."""
+        """Upload results, then end. A job that failed keeps its output, but leaves no model."""
         job = self.job
         job.enter("Uploading")
         self._require("results", "Artifact upload failed:")
-        for folder, uri in contract.archives.items():
-            content = archive([root / folder for root in group.roots])
+        for folder, uri in contract.results.items():
+            files = merged([root / folder for root in group.roots])
             if folder == "model":
                 if why == "failed":
                     continue
-                content = content or empty_archive()
                 job.update(ModelArtifacts={"S3ModelArtifacts": uri})
-            if content:
-                self.account.storage.store(content, uri)
+            if not uri.endswith("/"):
+                if files or folder == "model":
+                    self.account.storage.store(packed(files), uri)
+                continue
+            for name, path in files.items():
+                if path.is_file():
+                    self.account.storage.store(path.read_bytes(), uri + name)
         if why == "failed" and failed is not None:
             texts = [node.failure() for node in (failed, *group.nodes)]
             text = next((text for text in texts if text), "")

@@ -196,6 +196,23 @@ def test_a_run_whose_files_all_were_left_out_says_which(
     assert "model/best was left out: a link that leads out" in caught.value.message
 
 
+def test_results_without_compression_are_fetched_file_by_file(
+    cloud: Cloud, archive_data: str, tmp_path: Path
+) -> None:
+    run = submitted("files-1", archive_data, aws={"compress_output": False})
+    stored = f"cloudtrain/runs/{run.id}/output"
+    cloud.put(f"{stored}/model/deep/weights", b"1")
+    cloud.put(f"{stored}/output/notes", b"2")
+    run.fetch(tmp_path / "result")
+    assert content(tmp_path / "result" / "model") == {"deep/weights": "1"}
+    assert content(tmp_path / "result" / "output") == {"notes": "2"}
+
+    cloud.put(f"{stored}/model/../../up", b"3")
+    with pytest.raises(StorageError, match="is not a path inside a folder"):
+        run.fetch(tmp_path / "deep" / "result")
+    assert list((tmp_path / "deep").iterdir()) == []
+
+
 # `cloudtrain infra settings --provider aws` against an imitated CloudFormation.
 
 
