@@ -32,7 +32,7 @@ SHORTEST_SECONDS = 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Price:
-    """US dollars per hour of one machine, on demand."""
+    """US dollars per hour of one machine, on demand; 0 if it is paid already."""
 
     usd: float
     as_of: str
@@ -149,7 +149,7 @@ def estimate_cost(
         cap = "limits.max_runtime"
 
     overhead = grace_seconds + kept_seconds + transfer_seconds
-    if limits.max_cost is not None and price is not None:
+    if limits.max_cost is not None and price is not None and price.usd:
         affordable = int(limits.max_cost / (price.usd * nodes / HOUR)) - overhead
         if affordable < SHORTEST_SECONDS:
             hour = f"{price.usd * nodes:.2f} USD per hour"
@@ -169,7 +169,7 @@ def estimate_cost(
         if affordable < seconds:
             seconds = max(SHORTEST_SECONDS, affordable)
             cap = "limits.max_cost"
-    elif limits.max_cost is not None:
+    elif limits.max_cost is not None and price is None:
         hint = f"{price_hint}, or replace max_cost by max_runtime"
         problems.append(Issue(("limits", "max_cost"), PRICE_UNKNOWN, hint))
     elif limits.max_runtime is None and price is None:

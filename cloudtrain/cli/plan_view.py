@@ -234,8 +234,11 @@ def cost(plan: Plan) -> list[str]:
         if where
         else "  (by default; limits set another)"
     )
-    transfers = ""
+    if not estimate.price.usd:
+        stop = format_duration(estimate.max_seconds)
+        return [f"nothing more: {estimate.price.source}; stops after {stop}{reason}"]
 
+    transfers = ""
     if estimate.transfer_seconds:
         allowance = format_duration(estimate.transfer_seconds)
         transfers = f", {allowance} of it for image and data"

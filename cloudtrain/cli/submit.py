@@ -238,7 +238,9 @@ def confirm_cost(folder: Path, worst_usd: float | None) -> None:
 
     `folder`: of the job, whose settings may turn the question off. `worst_usd`: None if unknown.
     """
-    if not (sys.stdin.isatty() and sys.stderr.isatty()) or not load_settings(folder)["confirm"]:
+    if worst_usd == 0 or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    if not load_settings(folder)["confirm"]:
         return
     question = "Start it? What it will cost is not known"
     if not click.confirm(

@@ -165,7 +165,7 @@ def _budget(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     if estimate.usd_per_hour is None or estimate.worst_usd is None:
         hint = f"{estimate.price_hint}, or replace it by budget.max_time"
         yield Issue(_MAX_COST, PRICE_UNKNOWN, hint)
-    elif limits.max_runtime is None and limits.max_cost is None:
+    elif estimate.usd_per_hour and limits.max_runtime is None and limits.max_cost is None:
         yield from _shares(estimate, estimate.usd_per_hour, budget.max_cost, sweep.trial_count)
     elif estimate.worst_usd > budget.max_cost + 1e-9:
         message = f"is less than one trial may cost: {estimate.worst_usd:.2f} USD"

@@ -77,6 +77,12 @@ resources: {instance: {aws: ml.m5.xlarge}}
 limits: {max_runtime: 1 h}
 aws: {output: s3://models/digits, kms_key: alias/k, compress_output: false}
 """
+RESERVED = """
+name: digits
+resources: {instance: {aws: ml.p4d.24xlarge}}
+limits: {max_runtime: 1 h, max_cost: 1 USD}
+aws: {training_plan: "arn:aws:sagemaker:us-east-1:123456789012:training-plan/mine"}
+"""
 AZURE = """
 name: digits
 entrypoint: train.py
@@ -168,6 +174,7 @@ CASES = {
     "aws-spot": ("aws", SPOT),
     "aws-kept": ("aws", KEPT),
     "aws-uncompressed": ("aws", UNCOMPRESSED),
+    "aws-training-plan": ("aws", RESERVED),
     "azure": ("azure", AZURE),
     "azure-spot": ("azure", AZURE_SPOT),
     "azure-cluster": ("azure", AZURE_CLUSTER),

@@ -10,15 +10,18 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
+from cloudtrain.cli.plan_view import cost
 from cloudtrain.cli.submit import _confirm
 from cloudtrain.errors import RefusedError, SpecError, UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.config import AwsConfig, profile_of
+from cloudtrain.providers.aws.phases import billing
 from cloudtrain.providers.aws.target import cli_default_region
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.target import cli_default_account, workspace_of
 from cloudtrain.settings import load_settings
 from cloudtrain.spec.sources import job_folder
+from cloudtrain_launcher.events import Billing
 from tests.support.in_process import call
 from tests.support.samples import AWS_ACCOUNT, write
 
@@ -176,6 +179,22 @@ def test_a_job_that_costs_money_is_asked_about_once_with_its_worst_case(
     assert f"Start it, for at most {plan.target.cost_estimate.worst_usd:.2f} USD?" in ask(plan)[0]
     with pytest.raises(RefusedError, match="not confirmed; nothing was started"):
         ask(plan, "n")
+
+
+def test_a_job_of_a_training_plan_costs_nothing_more(
+    folder: Path, ask: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = on_aws(
+        monkeypatch,
+        resources={"instance": {"aws": "ml.p4d.24xlarge"}},
+        aws={"training_plan": "arn:aws:sagemaker:us-east-1:123456789012:training-plan/mine"},
+        limits={"max_cost": "1 USD"},
+    )
+    [line] = cost(plan)
+    assert line.startswith("nothing more: the training plan is paid in advance; stops after 1 d")
+    assert ask(plan) == []
+    billed = {"BillableTimeInSeconds": 3600, **plan.request.document}
+    assert billing(billed, 25.0) == Billing(billable_seconds=3600, usd=0.0)
 
 
 def test_an_unknown_price_is_said_to_be_one(

@@ -225,8 +225,10 @@ def billing(described: Mapping[str, Any], usd_per_hour: float | None) -> Billing
     """Return the cost of the job, `usd` if the price is known; None before SageMaker reports it.
 
     `usd_per_hour`: on-demand price of all machines of the job together; None: unknown. SageMaker's
-    billable seconds already include the spot discount.
+    billable seconds already include the spot discount. Machines of a training plan are paid.
     """
+    if (described.get("ResourceConfig") or {}).get("TrainingPlanArn"):
+        usd_per_hour = 0.0
     billed = described.get("BillableTimeInSeconds")
     if billed is None:
         return None

@@ -75,6 +75,7 @@ FORM = RequestForm(
         "ResourceConfig.VolumeSizeInGB": "use resources.disk",
         "ResourceConfig.VolumeKmsKeyId": "use aws.kms_key",
         "ResourceConfig.KeepAlivePeriodInSeconds": "use aws.keep_alive, which counts its cost",
+        "ResourceConfig.TrainingPlanArn": "use aws.training_plan, which counts as paid",
         "StoppingCondition": "use limits, which cap the cost",
         "EnableManagedSpotTraining": "use resources.spot",
         "RetryStrategy": "use limits.retries",
@@ -320,15 +321,10 @@ def _resources(plan: Plan) -> dict[str, Any]:
     types = plan.target.instances
     nodes = spec.resources.nodes
 
-    resources: dict[str, Any] = (
-        {"InstanceType": types[0], "InstanceCount": nodes}
-        if len(types) == 1
-        else {
-            "InstancePreferences": [
-                {"InstanceType": name, "InstanceCount": nodes} for name in types
-            ]
-        }
-    )
+    choices = [{"InstanceType": name, "InstanceCount": nodes} for name in types]
+    resources: dict[str, Any] = choices[0] if len(types) == 1 else {"InstancePreferences": choices}
+    if section_of(plan).training_plan:
+        resources["TrainingPlanArn"] = section_of(plan).training_plan
     if needs_volume(types):
         disk = spec.resources.disk
         resources["VolumeSizeInGB"] = max(1, -(-disk // 2**30)) if disk else DEFAULT_VOLUME_GIB

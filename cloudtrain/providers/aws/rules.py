@@ -183,6 +183,7 @@ def _capacity(plan: Plan) -> Iterator[Issue]:
     if section_of(plan).keep_alive and len(types) > 1:
         hint = "machines that are kept are all of one instance type"
         yield Issue(field, f"{choice} aws.keep_alive", hint)
+    yield from _training_plan(plan)
     for name in types:
         if re.match(r"ml\.(trn|inf)", name):
             yield Issue(
@@ -190,6 +191,22 @@ def _capacity(plan: Plan) -> Iterator[Issue]:
                 f"{name} has AWS's own accelerators, which need another build of PyTorch",
                 "a type with GPUs or none",
             )
+
+
+def _training_plan(plan: Plan) -> Iterator[Issue]:
+    """Yield issues with reserved machines, after TrainingPlanArn in the API reference."""
+    arn = section_of(plan).training_plan
+    if arn is None:
+        return
+
+    path = ("aws", "training_plan")
+    region = plan.target.config_as(AwsConfig).region
+    if not re.fullmatch(rf"arn:aws[a-z-]*:sagemaker:{region}:\d{{12}}:training-plan/.+", arn):
+        hint = f"aws sagemaker list-training-plans --region {region}"
+        yield Issue(path, f"{arn!r} is not the ARN of a training plan in {region}", hint)
+    if len(plan.target.instances) > 1:
+        hint = "resources.instance: the type that the training plan reserves"
+        yield Issue(path, "reserves one instance type, and the job has a choice of them", hint)
 
 
 def _time(plan: Plan) -> Iterator[Issue]:

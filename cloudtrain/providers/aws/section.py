@@ -39,6 +39,10 @@ class AwsSection(Section):
         None,
         description="keep the machines this long for the next job; they are billed",
     )
+    training_plan: str | None = Field(
+        None,
+        description="ARN of a training plan: run on its machines, which are paid in advance",
+    )
     network_isolation: bool = Field(
         False,
         description="no network for the container but the other nodes",
@@ -64,14 +68,18 @@ class AwsSection(Section):
 
     @classmethod
     def contradictions(cls, section: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Issue]:
-        """Return an issue if a warm pool is combined with spot machines."""
+        """Return issues with spot machines, warm pools and training plans in one job."""
         resources = spec.get("resources")
-        if not (
-            isinstance(resources, dict)
-            and resources.get("spot") is True
-            and section.get("keep_alive")
-        ):
-            return []
+        is_spot = isinstance(resources, dict) and resources.get("spot") is True
 
-        message = "cannot go with spot: SageMaker keeps no interruptible machine"
-        return [Issue(("aws", "keep_alive"), message, "leave one of them out")]
+        messages = {}
+        if is_spot and section.get("keep_alive"):
+            messages["keep_alive"] = "cannot go with spot: SageMaker keeps no interruptible machine"
+        if section.get("training_plan"):
+            if is_spot:
+                messages["training_plan"] = "cannot go with spot: its machines are reserved"
+            elif section.get("keep_alive"):
+                messages["training_plan"] = "cannot go with keep_alive: its cost is unknown then"
+
+        hint = "leave one of them out"
+        return [Issue(("aws", name), message, hint) for name, message in messages.items()]

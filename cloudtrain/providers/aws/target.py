@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cloudtrain.catalog import dlc_image, dlc_regions, dlc_versions, registry_domain
 from cloudtrain.catalog.machines import architecture_of, mixed_architectures, select_instances
-from cloudtrain.catalog.pricing import estimate_cost, known_prices
+from cloudtrain.catalog.pricing import Price, estimate_cost, known_prices
 from cloudtrain.errors import Issue, UsageError, did_you_mean
 from cloudtrain.planning.recipe import ImageContents, usual_contents
 from cloudtrain.planning.reference import ECR
@@ -45,6 +45,7 @@ TRANSFER_SECONDS = 600
 
 Observed in 29 jobs (2020 to 2026): image 20 to 185 s, upload 0 to 371 s, each longer if large.
 """
+PREPAID = Price(usd=0.0, as_of="", source="the training plan is paid in advance")
 DEFAULT_INSTANCE = "ml.m5.xlarge"
 """Type for a job without GPUs whose spec names no instance type."""
 
@@ -90,7 +91,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
 
     prices = regional_prices("aws", region, settings)
     estimate, wrong_limits = estimate_cost(
-        prices.price_of(*types),
+        PREPAID if spec.section(AwsSection).training_plan else prices.price_of(*types),
         resources.nodes,
         spec.limits,
         default_seconds=DEFAULT_MAX_RUNTIME_SECONDS,

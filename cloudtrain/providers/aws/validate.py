@@ -377,6 +377,7 @@ def _resource_path(plan: Plan, tail: Keys) -> Keys:
         "VolumeSizeInGB": ("resources", "disk"),
         "VolumeKmsKeyId": ("aws", "kms_key"),
         "KeepAlivePeriodInSeconds": ("aws", "keep_alive"),
+        "TrainingPlanArn": ("aws", "training_plan"),
     }
     return fields.get(field, ("resources",))
 

@@ -250,7 +250,7 @@ SUPPORTED = {
 """Members of a request that the imitation knows; it refuses all others."""
 SUPPORTED_RESOURCES = {
     *("InstanceType", "InstanceCount", "InstancePreferences", "VolumeSizeInGB", "VolumeKmsKeyId"),
-    "KeepAlivePeriodInSeconds",
+    *("KeepAlivePeriodInSeconds", "TrainingPlanArn"),
 }
 """The same of its ResourceConfig."""
 
