@@ -138,7 +138,10 @@ def _argument(value: Any) -> tuple[str, ...] | None:
     if isinstance(value, (list, tuple)):
         return tuple(read_each(dict(enumerate(value)), read_text).values())
     if value is None:
-        raise FieldError("has no value", "write true for a bare flag, '' for an empty text")
+        hint = "leave it out, or write true for a bare flag, '' for an empty text"
+        raise FieldError("has no value", hint)
+    if isinstance(value, dict):
+        raise FieldError("is a mapping, and an argument is text", "write JSON: '{\"a\": 1}'")
 
     return (read_text(value),)
 

@@ -264,7 +264,7 @@ _EXAMPLE = "for example accuracy: 'Accuracy: ([0-9.]+)'"
 
 
 def read_metrics(value: Any) -> Mapping[str, str]:
-    """Read metrics: name -> regular expression with one group, the number."""
+    """Read metrics: name -> regular expression, whose first group is the number."""
     patterns = expect(value, dict, "a mapping (name: regular expression)")
     issues: list[Issue] = []
     names: dict[str, str] = {}
@@ -311,12 +311,9 @@ def _check_pattern(pattern: Any) -> None:
     except (re.error, RecursionError, OverflowError) as error:
         raise FieldError(f"{text!r} is not a valid regular expression: {error}", _EXAMPLE) from None
 
-    if groups != 1:
-        count = "no group" if groups == 0 else f"{groups} groups"
-        hint = "write (?:…) for the others" if groups else _EXAMPLE
-        raise FieldError(
-            f"{text!r} has {count}: it needs exactly one capture group, around the number", hint
-        )
+    if groups == 0:
+        message = f"{text!r} has no group: it needs a capture group around the number"
+        raise FieldError(message, _EXAMPLE)
 
     problem = next(_problems(text), None)
     if problem:
@@ -333,10 +330,12 @@ def _problems(text: str) -> Iterator[str]:
     if parsed.getwidth()[0] == 0:
         yield "matches every line, even an empty one"
 
-    yield from _in_parts(parsed, inside_repeat=False)
+    yield from _in_parts(parsed)
 
 
-def _in_parts(parsed: Any, *, inside_repeat: bool) -> Iterator[str]:
+def _in_parts(
+    parsed: Any, *, inside_repeat: bool = False, inside_group: bool = False
+) -> Iterator[str]:
     """Yield problems in the parts of a parsed expression from `re._parser`."""
     for operator, operand in parsed:
         name = str(operator)
@@ -349,17 +348,28 @@ def _in_parts(parsed: Any, *, inside_repeat: bool) -> Iterator[str]:
             if is_endless and inside_repeat:
                 yield "has a repeat inside a repeat, which may run forever on some lines"
 
-            yield from _in_parts(repeated, inside_repeat=inside_repeat or is_endless)
+            inside_repeat_here = inside_repeat or is_endless
+            yield from _in_parts(
+                repeated, inside_repeat=inside_repeat_here, inside_group=inside_group
+            )
 
         elif name == "SUBPATTERN":
-            yield from _in_parts(operand[-1], inside_repeat=inside_repeat)
+            group = operand[0] or 0
+            if group > 1 and not inside_group:
+                yield "has a second group beside the first, the number: write (?:…) for the others"
+
+            yield from _in_parts(
+                operand[-1],
+                inside_repeat=inside_repeat,
+                inside_group=inside_group or group > 0,
+            )
 
         elif name == "BRANCH":
             if inside_repeat:
                 yield "repeats a choice (a|b), which may run forever on some lines"
 
             for part in operand[1]:
-                yield from _in_parts(part, inside_repeat=inside_repeat)
+                yield from _in_parts(part, inside_repeat=inside_repeat, inside_group=inside_group)
 
 
 _REFUSED = {

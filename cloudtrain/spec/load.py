@@ -246,7 +246,7 @@ def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
         source = Path(os.path.realpath(folder / source_name))
         if not source.is_dir():
             problem_word = "is a file, not a folder" if source.exists() else "no such folder"
-            hint = "source is the folder that is sent with the job"
+            hint = "source is the folder that is sent with the job; clone a repository first"
             return [Issue((at,), f"{problem_word}: {source_name}", hint)]
 
         if missing := _dependencies_problem(values.get("dependencies"), source):

@@ -258,7 +258,7 @@ class JobSpec(Section):
     ] = Field(
         {},
         description=(
-            "numbers in the first rank's output: a name and a regular expression with one group"
+            "numbers in the first rank's output: a name and an expression with a group around it"
         ),
     )
     keep: Annotated[tuple[str, ...], BeforeValidator(read_keep), WithJsonSchema(STRINGS_SCHEMA)] = (

@@ -38,7 +38,8 @@ def toolkit_variables(
     channels = _channels(config / "inputdataconfig.json")
     given = {name: _decoded(text) for name, text in context.hyperparameters.items()}
     hps = {name: value for name, value in given.items() if not name.startswith(_TOOLKITS_OWN)}
-    hps |= values if isinstance(values, Mapping) else {}
+    if isinstance(values, Mapping):
+        hps |= {name: _decoded(value) for name, value in values.items()}
     if len(json.dumps([hps, argv])) > MAX_ARGUMENTS:
         hps = {}
         argv = []
@@ -113,12 +114,12 @@ def _channels(path: Path) -> dict[str, Any]:
     return {name: item for name, item in document.items() if not name.startswith(OWN_CHANNELS)}
 
 
-def _decoded(text: str) -> Any:
-    """Return a hyperparameter's value: JSON if it is, else the text."""
+def _decoded(value: Any) -> Any:
+    """Return a hyperparameter's value: that of a text which is JSON, as AWS's toolkit reads it."""
     try:
-        return json.loads(text)
+        return json.loads(value) if isinstance(value, str) else value
     except ValueError:
-        return text
+        return value
 
 
 def _text(value: Any) -> str:

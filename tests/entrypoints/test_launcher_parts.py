@@ -110,6 +110,23 @@ def test_variables_of_awss_toolkit_hold_no_large_arguments(tmp_path: Path, size:
     assert max(map(len, env.values())) < 5_000
 
 
+def test_variables_of_awss_toolkit_have_values_of_json_in_arguments(tmp_path: Path) -> None:
+    environ = container(tmp_path)
+    context = platforms.find_node_context(environ)
+    values = {
+        "fp16": "true",
+        "sizes": "[1, 2]",
+        "lr": "5e-5",
+        "fsdp": "full_shard auto_wrap",
+        "n": 3,
+    }
+    job = replace(JOB, argv=[], values=values)
+    env = environment.job_environment(job, context, tmp_path, environ)
+    hps = {"fp16": True, "sizes": [1, 2], "lr": 5e-5, "fsdp": "full_shard auto_wrap", "n": 3}
+    assert json.loads(env["SM_HPS"]) == hps
+    assert env["SM_HP_FP16"] == "true"
+
+
 def test_a_stop_ends_the_wait_for_a_name_that_never_resolves() -> None:
     answers = iter((False, False, True))
     platforms.wait_for_dns(

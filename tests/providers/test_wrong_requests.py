@@ -40,6 +40,7 @@ AWS = Cloud(
     rows=wrong_inputs("wrong_requests.yaml", "both", "aws"),
     account=AWS_ACCOUNT,
     right=(
+        "env: {SAGEMAKER_REQUIREMENTS: requirements.txt}\n"
         "resources: {nodes: 2, gpus: 8, gpu: [A100-80GB, H100]}\nlimits: {max_runtime: 6 h,"
         " max_wait: 12 h, max_cost: 500 USD, retries: 2}\ninputs: {train: 's3://data/mnist/',"
         " table: 's3://data/x.csv', live: {uri: 's3://data/live', mode: stream}}\ntags: {team:"
@@ -51,11 +52,11 @@ AWS = Cloud(
         "resources: {gpus: 1, spot: true}\n"
         "limits: {max_wait: 1 h}\n"
         "tags: {'aws:x': y, z: 'a€b'}\n"
-        "env: {SAGEMAKER_X: y}\n"
+        "env: {TRAINING_JOB_X: y}\n"
         "aws: {role: not-an-arn-at-all-and-long-enough, subnets: [subnet-1]}\n"
     ),
     wrong_fields=(
-        *("image", "limits.max_wait", "tags.aws:x", "tags.z", "env.SAGEMAKER_X"),
+        *("image", "limits.max_wait", "tags.aws:x", "tags.z", "env.TRAINING_JOB_X"),
         *("aws.role", "aws.subnets", "aws.security_groups"),
     ),
 )

@@ -78,6 +78,18 @@ def cheaper(plan: Plan) -> dict[str, float]:
     return {offer.instance_type: offer.usd_per_hour for offer in plan.target.choice.cheaper}
 
 
+@pytest.mark.parametrize(("launcher", "idle"), [("torchrun", True), ("none", False)])
+def test_gpus_without_a_process_are_noted_unless_a_command_drives_them(
+    folder: Path, launcher: str, idle: bool
+) -> None:
+    folder.joinpath("train.py").touch()
+    resources = {"instance": {"aws": "ml.g5.12xlarge"}, "processes": 1}
+    entrypoint = "train.py" if launcher == "torchrun" else "python train.py"
+    values = {"launcher": launcher, "entrypoint": entrypoint, "resources": resources}
+    plan = cloudtrain.plan(cloudtrain.load(values), "aws", preview=True)
+    assert any("3 of 4 GPUs per node stay idle" in issue.message for issue in plan.issues) is idle
+
+
 def test_the_price_is_that_of_the_jobs_own_region(planned: Planned, listed: Listed) -> None:
     listed("aws", "eu-west-1", {"ml.g5.xlarge": 1.561})
     listed("aws", "us-west-2", {"ml.g5.xlarge": 9.0})

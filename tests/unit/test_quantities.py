@@ -152,6 +152,7 @@ def issues(tmp_path: Path, text: str) -> list[str]:
         "(?:acc|accuracy)[ :=]+([0-9.]+)",
         "a{1,5}([0-9]{1,20})",
         "x ((?:[0-9]{1,3},?){1,4})",
+        r"'loss': ([0-9]+(.|e\-)[0-9]+),?",
     ],
 )
 def test_ordinary_expressions_are_taken(pattern: str) -> None:
@@ -162,7 +163,8 @@ def test_ordinary_expressions_are_taken(pattern: str) -> None:
     ("pattern", "why"),
     [
         ("Accuracy: [0-9.]+", "has no group"),
-        ("(a) ([0-9]+)", "has 2 groups"),
+        ("(a) ([0-9]+)", "has a second group beside the first"),
+        ("a(?:([0-9])|b(c))", "has a second group beside the first"),
         ("Accuracy: (?P<value>[0-9.]+)", "names its group"),
         ("([0-9", "is not a valid regular expression"),
         ("((?:a+)+)$", "has a repeat inside a repeat, which may run forever on some lines"),

@@ -50,7 +50,10 @@ PROGRAM = (
             r"Refused: ",
         ),
         cause="the script refused its arguments",
-        remedy="the script refused its arguments: see args in job.yaml, and the log",
+        remedy=(
+            "correct args in job.yaml: true is a flag without a value; for a program that expects"
+            " one, write 'true' or 'True' in quotes"
+        ),
         source="docs/reference/job-yaml.md",
     ),
     Rule(

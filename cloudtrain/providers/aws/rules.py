@@ -338,7 +338,7 @@ def _names(plan: Plan) -> Iterator[Issue]:
             allowed = f"letters, numbers, spaces and {' '.join(_TAG_PUNCTUATION)}"
             yield Issue(("tags", key), f"{forbidden[0]!r} is not allowed in a tag: only {allowed}")
     for name in spec.env:
-        if name.startswith(("SAGEMAKER_", "TRAINING_JOB_")) or name == "AWS_REGION":
+        if name.startswith("TRAINING_JOB_") or name in ("AWS_REGION", "SAGEMAKER_BASE_DIR"):
             yield Issue(("env", name), "is reserved by SageMaker", "choose another name")
 
 

@@ -281,6 +281,8 @@ def image_notes(plan: Plan) -> list[str]:
 
 def idle_note(plan: Plan) -> list[str]:
     """Return a note if more GPUs per node are paid for than processes are started."""
+    if plan.spec.launcher == "none":  # a command drives all of them, as it likes
+        return []
     idle = plan.gpus - plan.processes
     per_node = f"{idle} of {plan.gpus} GPUs per node"
     return [f"{per_node} stay idle unless a process drives several"] if idle > 0 else []
