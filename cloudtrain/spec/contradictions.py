@@ -34,7 +34,6 @@ def contradictions(values: Mapping[str, Any]) -> list[Issue]:
     issues: list[Issue] = []
     resources = mapping_of(values, "resources")
     limits = mapping_of(values, "limits")
-    inputs = mapping_of(values, "inputs")
     env = mapping_of(values, "env")
 
     if resources.get("gpu") and resources.get("instance"):
@@ -57,7 +56,7 @@ def contradictions(values: Mapping[str, Any]) -> list[Issue]:
             message = "is already reported by the shared trainer"
             issues.append(Issue(("metrics", name), message, "choose another name"))
 
-    issues += _unknown_placeholders("args", values.get("args"), inputs)
+    issues += _unknown_placeholders("args", values.get("args"), values)
     issues += _launcher_issues(values, resources, limits, env)
     for name in mapping_of(values, "secrets"):
         if name in env:
@@ -85,13 +84,12 @@ def _launcher_issues(
     if launcher != "none":
         return
 
-    inputs = mapping_of(values, "inputs")
     if entrypoint is None:
         yield Issue(("launcher",), "none needs an entrypoint", "entrypoint: mpirun -np 2 ./train")
     elif isinstance(entrypoint, list):
-        yield from _unknown_placeholders("entrypoint", entrypoint, inputs)
+        yield from _unknown_placeholders("entrypoint", entrypoint, values)
     else:
-        for issue in _unknown_placeholders("entrypoint", [entrypoint], inputs):
+        for issue in _unknown_placeholders("entrypoint", [entrypoint], values):
             yield replace(issue, path=("entrypoint",))
 
     beside = "cannot go with launcher: none, which"
@@ -112,37 +110,38 @@ def _launcher_issues(
         yield Issue(("env", "TF_CONFIG"), "is also set by launch.tf_config", "keep one of them")
 
 
-def _unknown_placeholders(section: str, args: Any, inputs: Mapping[str, Any]) -> list[Issue]:
-    """Return an issue for each unknown placeholder in the words of a section."""
+def _unknown_placeholders(section: str, args: Any, values: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield an issue for each unknown placeholder in the words of a section.
+
+    A section's `request` may add outputs.
+    """
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(args, dict):
         items = args.items()
     elif isinstance(args, list):
         items = enumerate(args)
 
-    names_by_kind = {"inputs": tuple(map(str, inputs)), "outputs": _OUTPUTS}
-    issues: list[Issue] = []
+    requests = (mapping_of(mapping_of(values, name), "request") for name in values)
+    outputs = (name for request in requests for name in mapping_of(request, "outputs"))
+    names_by_kind = {
+        "inputs": tuple(map(str, mapping_of(values, "inputs"))),
+        "outputs": (*_OUTPUTS, *map(str, outputs)),
+    }
     for key, item in items:
         text = str(item)
         if "${" not in text:
             continue
 
         for place in re.finditer(_PLACE, text):
-            kind = place["kind"]
             name = place["name"]
-            names = set(names_by_kind[kind])
-            spelling = name
-
+            names = names_by_kind[place["kind"]]
+            is_known = name in names
             if place["doubled"]:  # Azure ML has no hyphens in names
-                names = {known_name.replace("-", "_") for known_name in names}
-                spelling = name.replace("-", "_")
+                is_known = name.replace("-", "_") in {other.replace("-", "_") for other in names}
 
-            if spelling not in names:
-                suggestion = did_you_mean(name, names_by_kind[kind])
-                message = f"unknown {kind[:-1]} {name!r}{suggestion}"
-                issues.append(Issue((section, key), message))
-
-    return issues
+            if not is_known:
+                message = f"unknown {place['kind'][:-1]} {name!r}{did_you_mean(name, names)}"
+                yield Issue((section, key), message)
 
 
 Problem = tuple[str, str | None]

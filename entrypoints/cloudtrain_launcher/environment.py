@@ -187,12 +187,10 @@ _OUTPUTS = {"model": "MODEL", "output": "OUTPUT", "checkpoints": "CHECKPOINT"}
 def expand_placeholders(value: Any, environ: Mapping[str, str]) -> Any:
     """Replace `${inputs.NAME}`, `${outputs.model}` and the like by paths on this node.
 
-    Also accept Azure ML's `${{inputs.NAME}}`. Unknown inputs and outputs stay.
+    Also accept Azure ML's `${{inputs.NAME}}`. Unknown inputs stay.
     """
     if isinstance(value, str):
-        return _PLACEHOLDER.sub(
-            lambda match: environ.get(_placeholder_variable(match), match[0]), value
-        )
+        return _PLACEHOLDER.sub(lambda match: _placeholder_path(match, environ), value)
 
     if isinstance(value, dict):
         return {key: expand_placeholders(item, environ) for key, item in value.items()}
@@ -203,13 +201,24 @@ def expand_placeholders(value: Any, environ: Mapping[str, str]) -> Any:
     return value
 
 
-def _placeholder_variable(match: Match[str]) -> str:
-    """Return the variable with a path: `CLOUDTRAIN_INPUT_TRAIN_SET` for `${inputs.train-set}`."""
+def _placeholder_path(match: Match[str], environ: Mapping[str, str]) -> str:
+    """Return a placeholder's path; the placeholder itself without one.
+
+    An output that only Azure ML has is a folder of the job's output elsewhere.
+    """
     name = match["name"]
     if match["kind"] == "inputs":
-        return input_variable(name)
+        return environ.get(input_variable(name), match[0])
+    if name in _OUTPUTS:
+        return environ.get(f"CLOUDTRAIN_{_OUTPUTS[name]}_DIR", match[0])
+    if path := environ.get(f"AZURE_ML_OUTPUT_{name}"):
+        return path
+    if "CLOUDTRAIN_OUTPUT_DIR" not in environ:
+        return match[0]
 
-    return f"CLOUDTRAIN_{_OUTPUTS.get(name, '')}_DIR"
+    folder = Path(environ["CLOUDTRAIN_OUTPUT_DIR"], name)
+    folder.mkdir(parents=True, exist_ok=True)
+    return str(folder)
 
 
 def input_variable(name: str) -> str:

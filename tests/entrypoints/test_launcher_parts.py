@@ -356,25 +356,29 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     process.stdout.close()
 
 
-def test_placeholders_in_arguments_become_paths_of_this_node() -> None:
+def test_placeholders_in_arguments_become_paths_of_this_node(tmp_path: Path) -> None:
     environ = {
+        "AZURE_ML_OUTPUT_images": "/images",
         "CLOUDTRAIN_INPUT_TRAIN_SET": "/data/a b",
         "CLOUDTRAIN_MODEL_DIR": "/model",
-        "CLOUDTRAIN_OUTPUT_DIR": "/output",
+        "CLOUDTRAIN_OUTPUT_DIR": str(tmp_path),
         "CLOUDTRAIN_CHECKPOINT_DIR": "/keep",
     }
     variables = {
         "data": "${inputs.train-set}/x.csv",
         "all": ["${outputs.model}", "${outputs.output}", "${outputs.checkpoints}", 3, None],
         "azure": "${{inputs.train_set}} ${{ outputs.model }}",
-        "not": "$HOME ${HOME} ${{HOME}} ${{inputs.train_set} ${inputs.other} ${outputs.other}",
+        "more": "${outputs.images} ${outputs.other}",
+        "not": "$HOME ${HOME} ${{HOME}} ${{inputs.train_set} ${inputs.other}",
     }
     assert environment.expand_placeholders(variables, environ) == {
         "data": "/data/a b/x.csv",
-        "all": ["/model", "/output", "/keep", 3, None],
+        "all": ["/model", str(tmp_path), "/keep", 3, None],
         "azure": "/data/a b /model",
-        "not": "$HOME ${HOME} ${{HOME}} ${{inputs.train_set} ${inputs.other} ${outputs.other}",
+        "more": f"/images {tmp_path}/other",
+        "not": "$HOME ${HOME} ${{HOME}} ${{inputs.train_set} ${inputs.other}",
     }
+    assert (tmp_path / "other").is_dir()
 
 
 def test_an_older_python_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

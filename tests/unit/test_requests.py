@@ -112,6 +112,8 @@ def test_removing_what_cloudtrain_relies_on_is_refused(name: str) -> None:
         ),
         ("azure", "descripton: x", ("descripton",), "did you mean 'description'"),
         ("azure", "resources: {docker_arg: x}", ("resources", "docker_arg"), "docker_args"),
+        ("azure", "outputs: {a-b: {type: uri_file}}", ("outputs", "a-b"), "not a name"),
+        ("azure", "early_termination: {type: bandit, slack: 1}", ("early_termination",), "key"),
     ],
 )
 def test_a_mistake_names_the_line_of_the_spec(
@@ -160,6 +162,13 @@ def test_the_request_is_part_of_the_digest_of_the_job() -> None:
     assert one.spec_digest != other.spec_digest
 
 
+def test_an_output_of_the_request_is_mounted_and_its_path_exported() -> None:
+    plan = plan_with("outputs: {images: {type: uri_folder}}", "azure")
+    assert not errors(plan)
+    assert plan.request.document["outputs"]["images"] == {"type": "uri_folder"}
+    assert ' AZURE_ML_OUTPUT_images="${{outputs.images}}" ' in plan.request.document["command"]
+
+
 def sweep_with(request: str, provider: str) -> Plan:
     return plan_of(
         provider,
@@ -187,6 +196,7 @@ sweep:
         ("aws", "Environment: {SPEED: fast}", "TrainingJobDefinition Environment SPEED"),
         ("azure", "resources: {docker_args: fast}", "trial resources docker_args"),
         ("azure", "description: fast", "description"),
+        ("azure", "early_termination: {type: fast}", "early_termination type"),
     ],
 )
 def test_trials_of_a_native_sweep_have_the_members_that_theirs_has(
@@ -198,7 +208,8 @@ def test_trials_of_a_native_sweep_have_the_members_that_theirs_has(
     for name in place.split():
         value = value[name]
     assert value == "fast"
-    assert not any("request" in issue.path for issue in sweeps.rules(plan))
+    assert not any("request" in issue.path for issue in [*sweeps.rules(plan), *plan.issues])
+    assert "early_termination" not in plan.request.document
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -70,10 +71,7 @@ SERVICES: dict[str, dict[str, str]] = {
     "jupyter": {"type": "jupyter_lab"},
     "vscode": {"type": "vs_code"},
     # The folder that jobs find in CLOUDTRAIN_TENSORBOARD_DIR.
-    "tensorboard": {
-        "type": "tensor_board",
-        "log_dir": "kept/output/tensorboard",
-    },
+    "tensorboard": {"type": "tensor_board", "log_dir": "kept/output/tensorboard"},
 }
 _IDENTITIES = {"managed": "managed", "user": "user_identity"}
 
@@ -109,6 +107,9 @@ FORM = RequestForm(
 )
 """Keys of the command job that `azure.request` may not set, since a field of job.yaml does."""
 
+EARLY_TERMINATION = "early_termination"
+"""Key of a sweep job with the rule that ends bad trials."""
+
 KEYS: dict[str, tuple[str, ...]] = {
     "": (
         *("description", "display_name", "experiment_name", "parent_job_name", "tags"),
@@ -118,8 +119,12 @@ KEYS: dict[str, tuple[str, ...]] = {
     "identity": ("client_id", "object_id", "resource_id"),
     "resources": ("docker_args", "locations", "max_instance_count", "properties"),
     "queue_settings": ("priority",),
+    EARLY_TERMINATION: (
+        *("type", "delay_evaluation", "evaluation_interval", "slack_factor", "slack_amount"),
+        "truncation_percentage",
+    ),
 }
-"""Other keys of a command job, by the key around them. Source: "CLI (v2) command job YAML schema"."""
+"""Other keys of a job, by the key around them. Source: "CLI (v2) command job YAML schema", sweep too."""
 
 
 def run_uri(datastore: str, run_id: str) -> str:
@@ -147,6 +152,7 @@ def document_of(
     azure = section_of(plan)
     inputs = _inputs(plan)
     address = image.address if image else plan.target.image_address
+    conda = _local(plan, azure.conda) if azure.conda else None
 
     document: dict[str, Any] = {
         "$schema": SCHEMA,
@@ -155,8 +161,8 @@ def document_of(
         "display_name": azure.display_name or spec.name,
         "experiment_name": azure.experiment or spec.name,
         "code": code_folder(plan.context.data_dir, plan.context.source.digest),
-        "command": command_of(list(inputs)),
-        "environment": environment_of(address, _build(plan), _conda(plan)),
+        "command": command_of(list(inputs), more_outputs(azure.request)),
+        "environment": environment_of(address, _build(plan), conda),
         "resources": _resources(plan),
         # One process per node, our launcher. Without it each node would train on its own.
         "distribution": {"type": "pytorch", "process_count_per_instance": 1},
@@ -264,12 +270,24 @@ def is_address(location: str) -> bool:
     return "://" in location or location.startswith("azureml:")
 
 
-def command_of(inputs: list[str], more: str = "") -> str:
+def more_outputs(request: Mapping[str, Any]) -> dict[str, str]:
+    """Return the outputs that `azure.request` adds, with the variable for the path of each."""
+    outputs = request.get("outputs")
+    return {
+        name: f"AZURE_ML_OUTPUT_{name}"
+        for name, item in (outputs.items() if isinstance(outputs, Mapping) else ())
+        if name not in OUTPUTS and item is not None
+    }
+
+
+def command_of(inputs: list[str], outputs: Mapping[str, str], more: str = "") -> str:
     """Return a shell command that exports paths and replaces itself by the launcher.
 
-    Only a node knows the paths. `more`: assignments of further variables, with a space before each.
+    Only a node knows the paths. `outputs`: besides ours. `more`: assignments of further variables,
+    with a space before each.
     """
-    variables = {name: f"${{{{outputs.{output}}}}}" for output, name in OUTPUTS.items()}
+    paths = {**OUTPUTS, **outputs}
+    variables = {name: f"${{{{outputs.{output}}}}}" for output, name in paths.items()}
     for name in inputs:
         variable = "CLOUDTRAIN_RESUME_DIR" if name == RESUME else f"CLOUDTRAIN_INPUT_{name.upper()}"
         variables[variable] = f"${{{{inputs.{name}}}}}"
@@ -342,12 +360,6 @@ def _build(plan: Plan) -> tuple[str, str] | None:
 
     path = PurePosixPath(_local(plan, image["build"]))
     return str(path.parent), path.name
-
-
-def _conda(plan: Plan) -> str | None:
-    """Return the path of the conda file that Azure ML installs, or None."""
-    conda = section_of(plan).conda
-    return _local(plan, conda) if conda else None
 
 
 def _local(plan: Plan, path: str) -> str:

@@ -22,11 +22,13 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import overrides_of, reserved_issues
 from cloudtrain.providers.azure.config import INSTALL, AzureConfig
 from cloudtrain.providers.azure.request import (
+    EARLY_TERMINATION,
     FORM,
     KEYS,
     SERVICES,
     as_variable,
     input_name,
+    more_outputs,
     section_of,
 )
 from cloudtrain.providers.azure.target import check_image_name, format_issues
@@ -100,14 +102,26 @@ def _overrides(plan: Plan) -> Iterator[Issue]:
     reserved = list(reserved_issues(values, FORM))
     yield from reserved
 
+    for name in more_outputs(values):
+        if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
+            message = "is not a name of an output"
+            at = ("azure", "request", "outputs", name)
+            yield Issue(at, message, "letters, digits and underscores")
+
+    is_native = plan.spec.sweep is not None and plan.spec.sweep.engine == "native"
+    allowed = {**KEYS, "": (*KEYS[""], *((EARLY_TERMINATION,) if is_native else ()))}
     refused = {issue.path for issue in reserved}
+
     for override in overrides_of(values, FORM):
         path = (FORM.section, "request", *override.keys)
         for depth, name in enumerate(override.names[:2]):
-            keys = KEYS.get(".".join(override.names[:depth]))
-            if path not in refused and keys is not None and name not in keys:
-                meant = did_you_mean(name, keys)
-                yield Issue(path[: 3 + depth], f"is not a key of a command job{meant}")
+            keys = allowed.get(".".join(override.names[:depth]))
+            place = path[: 3 + depth]
+            if refused & {path, place}:
+                break
+            if keys is not None and name not in keys:
+                refused.add(place)
+                yield Issue(place, f"is not a key of a command job{did_you_mean(name, keys)}")
                 break
 
 
@@ -237,13 +251,10 @@ def _time(plan: Plan) -> Iterator[Issue]:
 
 def _services(plan: Plan) -> Iterator[Issue]:
     azure = section_of(plan)
-    unknown = [name for name in azure.services if name not in SERVICES]
-    if unknown:
-        yield Issue(
-            ("azure", "services"),
-            f"there is no service {unknown[0]!r}",
-            f"known: {', '.join(SERVICES)}",
-        )
+    for name in azure.services:
+        if name not in SERVICES:
+            message = f"there is no service {name!r}"
+            yield Issue(("azure", "services"), message, f"known: {', '.join(SERVICES)}")
 
     key = azure.ssh_key
     if "ssh" in azure.services and not key:
@@ -254,22 +265,16 @@ def _services(plan: Plan) -> Iterator[Issue]:
         )
 
     if key and not re.fullmatch(_PUBLIC_KEY, key.strip()):
-        yield Issue(
-            ("azure", "ssh_key"),
-            "is not a public key",
-            "one line that begins with ssh-ed25519 or ssh-rsa",
-        )
+        hint = "one line that begins with ssh-ed25519 or ssh-rsa"
+        yield Issue(("azure", "ssh_key"), "is not a public key", hint)
 
 
 def _names(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
     for name in spec.inputs:
         if input_name(name).lower().partition("_")[0] == "cloudtrain":
-            yield Issue(
-                ("inputs", name),
-                "names that begin with cloudtrain are reserved",
-                "choose another name",
-            )
+            message = "names that begin with cloudtrain are reserved"
+            yield Issue(("inputs", name), message, "choose another name")
 
     for section, name in [
         *(("env", name) for name in spec.env),

@@ -18,6 +18,7 @@ from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import NAME_TAKEN, CloudError, Outcome, RefusedError, RunExists, SourceError
 from cloudtrain.providers import Progress
 from cloudtrain.providers.azure.config import AzureConfig, client_of_run, request_of
+from cloudtrain.providers.azure.request import OUTPUTS
 from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.shared import idempotent_create
 from cloudtrain.providers.shared.idempotent_create import own_tags, same_submission
@@ -256,7 +257,7 @@ def refuse_machines(
             if not error.is_denied:
                 raise
             # Users who may submit may lack the right to list quotas; the service will check.
-    for name in {datastore_path(output["path"])[0] for output in document["outputs"].values()}:
+    for name in {datastore_path(document["outputs"][output]["path"])[0] for output in OUTPUTS}:
         cloud.container(name)  # `stop` and `fetch` need it
 
 

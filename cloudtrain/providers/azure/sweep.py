@@ -13,6 +13,7 @@ from cloudtrain.planning.launch import Request
 from cloudtrain.planning.tuned import named_texts, parameters_of
 from cloudtrain.providers.azure.config import client_of_run, config_of, request_of
 from cloudtrain.providers.azure.discover import adopted_run
+from cloudtrain.providers.azure.request import EARLY_TERMINATION
 from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.azure.status import ended_at, final_state, started_at, status_of
 from cloudtrain.providers.azure.stop import NOTICE_SECONDS, cancel
@@ -157,12 +158,12 @@ State = Literal["running", "stopping", "succeeded", "failed", "stopped"]
 BEST = "best_child_run_id"
 """Property of a sweep job with its best trial; azure-ai-ml downloads by it."""
 
-_TRIAL_STATES: Mapping[str, Literal["completed", "failed", "stopped"]] = {
+_TRIAL_STATES: Mapping[str, Literal["completed", "pruned", "failed", "stopped"]] = {
     "Completed": "completed",
     "Failed": "failed",
     "Canceled": "stopped",
 }
-"""Status -> state of a trial; any other is `running`. A sweep job ends no trial early."""
+"""Status -> state of a trial; any other is `running`."""
 
 
 def sweep_state(
@@ -182,6 +183,10 @@ def sweep_state(
     config = config_of(folder)
     record = RunRecord(folder)
     request = request_of(folder)
+    state, reason = _state_of(request, details, stop_requested=stop_requested)
+    states = dict(_TRIAL_STATES)
+    if EARLY_TERMINATION in request and state in ("running", "succeeded") and not reason:
+        states["Canceled"] = "pruned"
 
     trials: list[NativeTrial] = []
     for trial in sorted(listed, key=_number):
@@ -197,7 +202,7 @@ def sweep_state(
                 number=len(trials),
                 name=trial.name,
                 parameters=parameters_of(rules, texts),
-                state=_TRIAL_STATES.get(trial.status, "running"),
+                state=states.get(trial.status, "running"),
                 run=adopted_run(
                     document,
                     config,
@@ -209,7 +214,6 @@ def sweep_state(
             )
         )
 
-    state, reason = _state_of(request, details, stop_requested=stop_requested)
     return NativeSweepState(
         state=state,
         reason=reason,

@@ -29,7 +29,16 @@ from cloudtrain.planning.tuned import (
     trial_texts,
     variable_of,
 )
-from cloudtrain.providers.azure.request import FORM, command_of, document_of, job_of, section_of
+from cloudtrain.providers.azure.request import (
+    EARLY_TERMINATION,
+    FORM,
+    OUTPUTS,
+    command_of,
+    document_of,
+    job_of,
+    more_outputs,
+    section_of,
+)
 from cloudtrain.providers.azure.rules import size_issues
 from cloudtrain.providers.native_sweep import PORTABLE, ServiceLimits, service_issues
 from cloudtrain.providers.shared.paths import as_folder
@@ -53,13 +62,15 @@ def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
 
     job = job_of(plan)
     document = merge_request(document_of(plan, image, job), section_of(plan).request, FORM)
+    document.pop(EARLY_TERMINATION, None)  # of the sweep job alone
     return Request(provider="azure", document=document, job=job)
 
 
 def sweep_document(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
     """Return the document for `az ml job create -f`."""
     room, _ = room_for(plan)
-    job = merge_request(document_of(room, image, shared_job(plan)), section_of(plan).request, FORM)
+    members = section_of(plan).request
+    job = merge_request(document_of(room, image, shared_job(plan)), members, FORM)
     sweep = sweep_of(plan)
     names = {key: variable_of(key) for key in sweep.space}
     # The shell keeps text in single quotes unchanged; the rules refuse text with such quotes.
@@ -73,7 +84,7 @@ def sweep_document(plan: Plan, image: ResolvedImage | None = None) -> dict[str, 
         **{key: job[key] for key in OF_SWEEP},
         "trial": {
             **{key: job[key] for key in OF_TRIAL},
-            "command": command_of(list(job["inputs"]), chosen),
+            "command": command_of(list(job["inputs"]), more_outputs(members), chosen),
         },
         "sampling_algorithm": _sampling(sweep),
         "search_space": {
@@ -82,7 +93,7 @@ def sweep_document(plan: Plan, image: ResolvedImage | None = None) -> dict[str, 
         "objective": {"goal": sweep.objective.goal, "primary_metric": sweep.objective.metric},
         "limits": _limits(sweep, job["limits"]["timeout"]),
         "tags": {**job["tags"], SWEEP_TAG: plan.run_id},
-        **{key: job[key] for key in OPTIONAL if key in job},
+        **{key: job[key] for key in (*OPTIONAL, EARLY_TERMINATION) if key in job},
     }
 
 
@@ -224,7 +235,7 @@ def _job(plan: Plan) -> Iterator[Issue]:
         message = "the trials of a sweep job cannot have services"
         yield Issue(("azure", "services"), message, f"leave it out, or {PORTABLE}")
     for item in spec_overrides(plan.spec, "azure"):
-        if item.names[0] not in (*OF_TRIAL, *OF_SWEEP, *OPTIONAL, "tags"):
+        if item.names[0] not in (*OF_TRIAL, *OF_SWEEP, *OPTIONAL, EARLY_TERMINATION, "tags"):
             message = f"a sweep job and its trials have no {item.names[0]}"
             yield Issue(("azure", "request", *item.keys), message, f"leave it out, or {PORTABLE}")
 
@@ -260,8 +271,9 @@ def trial_document(sweep: Mapping[str, Any], name: str, texts: Mapping[str, str]
         lambda match: values.get(match[1], match[0]),
         str(trial["command"]),
     )
+    paths = {kind: f"{as_folder(sweep['outputs'][kind]['path'])}{name}/" for kind in OUTPUTS}
     outputs = {
-        kind: {**item, "path": f"{as_folder(item['path'])}{name}/"}
+        kind: {**item, "path": paths[kind]} if kind in paths else item
         for kind, item in sweep["outputs"].items()
     }
     return {

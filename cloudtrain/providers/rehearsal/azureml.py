@@ -97,13 +97,22 @@ class AzureMLEmulator:
         return launches
 
     def mount_paths(self) -> dict[str, Path]:
-        """Return the path of each input and output by its name in the command: `inputs.x`."""
+        """Return the path of each input and output by its name in the command: `inputs.x`.
+
+        Outputs of `azure.request` are folders or files in the run's output.
+        """
         outputs = {
             "model": self.paths.model,
             "output": self.paths.output,
             "checkpoints": self.paths.checkpoints,
         }
-        paths = {f"outputs.{mount.name}": outputs[mount.name] for mount in self.job.outputs}
+        paths = {}
+        for mount in self.job.outputs:
+            path = outputs.get(mount.name) or self.paths.output / mount.name
+            paths[f"outputs.{mount.name}"] = path
+            if mount.kind != "uri_file":
+                path.mkdir(parents=True, exist_ok=True)
+
         return paths | {f"inputs.{mount.name}": self._input(mount) for mount in self.job.inputs}
 
     def working_folder(self, node: int) -> Path:

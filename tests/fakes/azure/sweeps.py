@@ -106,8 +106,9 @@ class SweepJob(Job):
         seconds = duration_seconds(self.properties["limits"].get("timeout", "")) or math.inf
         if self._account.closing.is_set() or time.time() > self.started + seconds:
             self.cancel()
-        if self.cancel_asked.is_set():
-            for trial in self.trials:
+        is_early = self.properties.get("earlyTermination") is not None  # each trial is a bad one
+        for trial in self.trials:
+            if self.cancel_asked.is_set() or (is_early and trial.metrics):
                 trial.cancel()
         return self.cancel_asked.is_set()
 
