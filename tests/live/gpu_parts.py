@@ -6,13 +6,11 @@ the CPU in tiny sizes, with gloo, and do not judge speed and memory, which only 
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,15 +25,19 @@ from torch.utils.data import TensorDataset
 
 from cloudtrain_trainer import hardware, state
 from cloudtrain_trainer.arguments import parse
+from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.own_task import complete, from_options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training import memory
-from tests.bench import bench_gpu
+from cloudtrain_trainer.training.loop import Loop
 from tests.bench.bench_trainer import hush
+from tests.live.gpu_loops import advance, compared, training, wait
 
 SHARE = 0.8
 """Part of the GPU's memory that is full when a checkpoint is saved."""
+BATCH = 16
+"""Sequences per step when the step rate is measured."""
 SMALL_BYTES = 40e9
 """Below this memory, a GPU measures the step rate with `SMALL_BATCH` sequences, as it is slow, too."""
 SMALL_BATCH = 4
@@ -106,7 +108,7 @@ def losses_agree_in_each_precision(setting: Setting) -> dict[str, Any]:
     figures = {}
     for amp in ("no", "bf16", "fp16"):
         loop = _loop(setting, "--amp", amp, "--lr-schedule", "constant", "--warm-up", "0")
-        bench_gpu.advance(loop, steps)
+        advance(loop, steps)
         figures[amp] = loss = loop.step.loss.value()
         if not math.isfinite(loss) or abs(loss / figures["no"] - 1) > 0.05:
             raise Missed(f"the loss after {steps} steps is {figures}")
@@ -126,7 +128,7 @@ def the_memory_probe_covers_a_step(setting: Setting) -> dict[str, Any]:
         raise Missed("the trial ran out of memory")
 
     probe = hardware.peak_memory(devices)
-    bench_gpu.advance(loop, 3)
+    advance(loop, 3)
     peak = hardware.peak_memory(devices)
     setting.judge(probe >= peak, f"the trial allocated {probe} bytes, the steps {peak}")
     return {"probe_bytes": probe, "step_bytes": peak, "ratio": probe / peak}
@@ -142,7 +144,7 @@ def compile_is_on(setting: Setting) -> dict[str, Any]:
         raise Missed("the trainer decided against torch.compile; its log says why")
 
     began = time.perf_counter()
-    bench_gpu.advance(loop, 2)
+    advance(loop, 2)
     figures: dict[str, Any] = {
         "backend": hardware.COMPILE_BACKEND,
         "first_steps_seconds": time.perf_counter() - began,
@@ -160,20 +162,18 @@ def compile_is_on(setting: Setting) -> dict[str, Any]:
 def _triton_kernels(loop: Any) -> int:
     """Return how many launches of one step are kernels that the compiler made."""
     with torch.profiler.profile() as profile:
-        bench_gpu.advance(loop, 1)
+        advance(loop, 1)
     return sum(event.name.startswith("triton_") for event in profile.events())
 
 
 def steps_are_as_fast_as_by_hand(setting: Setting) -> dict[str, Any]:
     """the trainer's steps have at least 0.98 of the rate of a hand-written loop"""
-    steps, rounds = (1, 1) if setting.rehearse else (15, 5)
-    if setting.rehearse:
-        bench_gpu.WARM = 1
-    batch = 1 if setting.rehearse else None
+    batch = BATCH
     if not setting.rehearse and torch.cuda.mem_get_info()[1] < SMALL_BYTES:
         batch = SMALL_BATCH
-    options = argparse.Namespace(steps=steps, rounds=rounds, batch=batch, rehearse=setting.rehearse)
-    figures = bench_gpu.measure_load(_ranks(), "gpt2-124m", options)
+    options = _options(setting, batch, "--amp", "bf16")
+    steps, rounds, warm = (1, 1, 1) if setting.rehearse else (15, 5, 5)
+    figures = compared(_ranks(), options, steps=steps, rounds=rounds, warm=warm)
     ratio = figures["ours"]["ratio"][1]
     setting.judge(ratio >= 0.98, f"{ratio:.3f} of the hand-written loop: {figures}")
     return figures
@@ -182,9 +182,9 @@ def steps_are_as_fast_as_by_hand(setting: Setting) -> dict[str, Any]:
 def a_checkpoint_fits_beside_a_full_gpu(setting: Setting) -> dict[str, Any]:
     """with 80 % of the memory in use, saving a checkpoint copies no state on the GPU"""
     loop, ballast_bytes = _large(setting)
-    bench_gpu.advance(loop, 1)
+    advance(loop, 1)
     ballast = torch.empty(ballast_bytes, dtype=torch.uint8, device=loop.device)
-    bench_gpu.advance(loop, 1)
+    advance(loop, 1)
 
     on_gpu = loop.device.type == "cuda"
     step_bytes = torch.cuda.max_memory_allocated() if on_gpu else None
@@ -224,7 +224,7 @@ def a_resume_goes_on_exactly(setting: Setting) -> dict[str, Any]:
     ballast = torch.empty(ballast_bytes, dtype=torch.uint8, device=loop.device)
     began = time.perf_counter()
     loop.resume()
-    bench_gpu.wait(loop.ranks)
+    wait(loop.ranks)
     seconds = time.perf_counter() - began
     weights = state.fingerprint(dict(loop.step.model.named_parameters()))
     if (loop.position.step, weights) != (expected["step"], expected["weights"]):
@@ -286,16 +286,19 @@ def _ranks() -> Ranks:
     return ranks
 
 
-def _loop(setting: Setting, *flags: str) -> Any:
+def _options(setting: Setting, batch: int, *flags: str) -> Options:
+    """Return the options of a training of GPT-2; in rehearsals of a tiny one, a sample a step."""
+    size = ["tiny"] if setting.rehearse else ["gpt2-124m", "--data", "synthetic"]
+    argv = ["--task", "gpt", "--size", *size, "--strategy", "single", "--epochs", "100000"]
+    argv += ["--batch-size", "1" if setting.rehearse else str(batch), "--probe-memory", "no"]
+    return parse([*argv, "--compile", "no", *flags])
+
+
+def _loop(setting: Setting, *flags: str) -> Loop:
     """Return a training of GPT-2 before its first step."""
-    ranks = Ranks()
     hush()
-    size = bench_gpu.TINY if setting.rehearse else bench_gpu.LOADS
-    batch = 1 if setting.rehearse else SMALL_BATCH
-    argv = [*size["gpt2-124m"], "--strategy", "single", "--batch-size", str(batch)]
-    argv += ["--epochs", "100000", "--probe-memory", "no", "--compile", "no", *flags]
-    options = parse(argv)
-    return bench_gpu.training(ranks, from_options(options), options, Path(tempfile.mkdtemp()))
+    options = _options(setting, SMALL_BATCH, *flags)
+    return training(Ranks(), from_options(options), options)
 
 
 class Products(nn.Module):
@@ -335,7 +338,7 @@ def _large(setting: Setting) -> tuple[Any, int]:
     )
     flags = "--strategy single --batch-size 8 --epochs 1000 --compile no --amp no"
     options = parse(flags.split())
-    loop = bench_gpu.training(Ranks(), task, options, _checkpoints(setting))
+    loop = training(Ranks(), task, options, _checkpoints(setting))
     return loop, max(0, int(SHARE * total) - used)
 
 
@@ -345,7 +348,7 @@ def _checkpoints(setting: Setting) -> Path:
 
 def _next_loss(loop: Any) -> float:
     loop.step.loss = loop.step.new_loss_mean()
-    bench_gpu.advance(loop, 1)
+    advance(loop, 1)
     loss: float = loop.step.loss.value()
     return loss
 
