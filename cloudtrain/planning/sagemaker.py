@@ -168,7 +168,13 @@ def _config_files(
 
 
 def instance_of(resources: Mapping[str, Any]) -> tuple[str, int]:
-    """Return instance type and count of a ResourceConfig, by its first preference."""
+    """Return instance type and count of a ResourceConfig, by its first preference.
+
+    Groups of several types have no type, and the count of all.
+    """
+    if groups := resources.get("InstanceGroups"):
+        return "", sum(group["InstanceCount"] for group in groups)
+
     first = (resources.get("InstancePreferences") or [resources])[0]
     return first["InstanceType"], first.get("InstanceCount", resources.get("InstanceCount", 1))
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cloudtrain.catalog.machines import select_instances
 from cloudtrain.errors import StorageError
 from cloudtrain.providers.aws.errors import refuse_foreign_answers, translated
-from cloudtrain.providers.aws.phases import final_state, phase_event
+from cloudtrain.providers.aws.phases import final_state, instances_of, phase_event
 from cloudtrain.providers.aws.results import with_control_characters
 from cloudtrain.providers.shared.idempotent_create import own_tags, same_submission, tags
 from cloudtrain.providers.shared.paths import file_name, safe_join
@@ -39,6 +39,11 @@ def described(status: str, secondary: str, *before: str, **more: Any) -> dict[st
         "SecondaryStatusTransitions": times,
         **more,
     }
+
+
+def test_groups_of_several_instance_types_count_together() -> None:
+    groups = [{"InstanceType": f"ml.{name}.2xlarge", "InstanceCount": 2} for name in ("c5", "g5")]
+    assert instances_of({"ResourceConfig": {"InstanceGroups": groups}}) == ("", 4)
 
 
 @pytest.mark.parametrize(

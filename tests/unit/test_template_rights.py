@@ -36,6 +36,7 @@ from tests.support.azure_template import PEOPLE, access, scopes
 
 BUCKET = "arn:aws:s3:::made-bucket"
 RUN = f"{BUCKET}/cloudtrain/runs/run-1"
+TRAINING_PLAN = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:training-plan/mine"
 TRAINING_JOB = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:training-job/run-1"
 TUNING_JOB = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:hyper-parameter-tuning-job/sweep-1"
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/made-key"
@@ -125,6 +126,8 @@ job may-not ssmmessages:OpenDataChannel *
 submitter may sagemaker:CreateTrainingJob {TRAINING_JOB} our-new-tag
 submitter may-not sagemaker:CreateTrainingJob {TRAINING_JOB}
 submitter may-not sagemaker:CreateTrainingJob {TRAINING_JOB} other-new-tag
+submitter may sagemaker:CreateTrainingJob {TRAINING_PLAN} our-new-tag
+submitter may-not sagemaker:CreateTrainingJob {TRAINING_PLAN}
 submitter may sagemaker:CreateHyperParameterTuningJob {TUNING_JOB} our-new-tag
 submitter may-not sagemaker:CreateHyperParameterTuningJob {TUNING_JOB}
 submitter may sagemaker:AddTags {TRAINING_JOB} our-new-tag at-creation

@@ -71,7 +71,8 @@ FORM = RequestForm(
         "ResourceConfig.InstanceType": "use resources.instance",
         "ResourceConfig.InstanceCount": "use resources.nodes",
         "ResourceConfig.InstancePreferences": "use resources.instance",
-        "ResourceConfig.InstanceGroups": "a job has one kind of machine: use resources.instance",
+        "ResourceConfig.InstanceGroups": "one instance type is planned;"
+        " for several, edit request.json of cloudtrain plan --export",
         "ResourceConfig.VolumeSizeInGB": "use resources.disk",
         "ResourceConfig.VolumeKmsKeyId": "use aws.kms_key",
         "ResourceConfig.KeepAlivePeriodInSeconds": "use aws.keep_alive, which counts its cost",

@@ -233,7 +233,13 @@ def needs_of_submit(account: Account) -> list[Need]:
     config = account.config
     jobs = _arn_of_jobs(account)
     log = f"arn:{account.partition}:logs:{config.region}:{account.number}:log-group:/aws/sagemaker/TrainingJobs"
+    training_plan = account.spec.section(AwsSection).training_plan
     return [
+        *(
+            [Need(training_plan, ("sagemaker:CreateTrainingJob",), _CREATED)]
+            if training_plan
+            else []
+        ),
         Need(jobs, ("sagemaker:CreateTrainingJob", "sagemaker:AddTags"), _CREATED),
         Need(jobs, ("sagemaker:DescribeTrainingJob", "sagemaker:StopTrainingJob"), _TAGGED),
         Need(_objects(account, "sources/"), ("s3:PutObject",)),

@@ -211,6 +211,13 @@ def unreadable_input(healthy: HealthyAccount, _: pytest.MonkeyPatch) -> None:
     healthy.job = [*without(job_rights(), "s3:GetObject"), elsewhere]
 
 
+def no_right_to_plan(healthy: HealthyAccount, _: pytest.MonkeyPatch) -> None:
+    place = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}"
+    healthy.values["aws"] = {"training_plan": f"{place}:training-plan/mine"}
+    jobs = allow("sagemaker:*TrainingJob", on=f"{place}:training-job/*")
+    healthy.user = [*without(user_rights(healthy.role), "sagemaker:*TrainingJob"), jobs]
+
+
 def slow_clock(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identity, "time", SimpleNamespace(time=lambda: time.time() - 600))
 
@@ -298,6 +305,10 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
     "no right to store": (
         *("submitting", "s3:PutObject"),
         statements("user", lambda h: without(user_rights(h.role), "s3:PutObject")),
+    ),
+    "no right to use a training plan": (
+        *("submitting", "training-plan/mine is not allowed"),
+        no_right_to_plan,
     ),
     "job may not rotate checkpoints": (
         *("role's rights", "s3:DeleteObject"),
