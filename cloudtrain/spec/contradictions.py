@@ -111,10 +111,7 @@ def _launcher_issues(
 
 
 def _unknown_placeholders(section: str, args: Any, values: Mapping[str, Any]) -> Iterator[Issue]:
-    """Yield an issue for each unknown placeholder in the words of a section.
-
-    A section's `request` may add outputs.
-    """
+    """Yield unknown placeholders in the words of a section; a `request` may add outputs."""
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(args, dict):
         items = args.items()
@@ -244,7 +241,10 @@ def _line_problem(
         except ValueError as error:
             return f"is not a command line: {str(error).lower()}", "or write a list of words"
 
-        operators = [word for word in words if word in _SHELL_WORDS]
+        # A line end in quotes is not a word.
+        marked = shlex.split(entrypoint.strip().replace("\n", " \0 "))
+        operators = ["\n" for word in marked if word.strip() == "\0"]
+        operators += [word for word in words if word in _SHELL_WORDS]
     else:
         words = [str(word) for word in entrypoint]
 

@@ -60,7 +60,9 @@ def _input(value: Any) -> Input:
     if isinstance(value, (str, Input)):
         return value if isinstance(value, Input) else Input({"*": _uri(value)})
 
-    places = dict(expect(value, dict, "a URI, a path, or a mapping"))
+    places = dict(
+        expect(value, dict, "a URI, a path, or a mapping (numbers and texts belong in args)")
+    )
     mode = places.pop("mode", "copy")
     if mode not in ("copy", "stream"):
         raise FieldError(f"expected copy or stream, got {kind_of(mode)}", at=("mode",))

@@ -23,6 +23,7 @@ from cloudtrain.spec.contradictions import contradictions, hide_setting, program
 from cloudtrain.spec.fields import EMPTY_HINT, NAME, FieldErrors
 from cloudtrain.spec.inputs import CONDA_WAY, OFF
 from cloudtrain.spec.model import JobSpec, section_model, section_models, spec_model
+from cloudtrain.spec.section import NAMES_OF_CLOUDS
 from cloudtrain.spec.sources import FlagText, job_folder, read_source, with_arguments
 from cloudtrain.spec.sweep import Sweep
 from cloudtrain.spec.varied_settings import path_of, trial_issues
@@ -341,11 +342,14 @@ def issues_of(item: Any, spec: WholeSpec) -> list[Issue]:
 
 def _other_section(spec: WholeSpec, keys: Keys) -> str | None:
     """Return a hint if another section has this field: `azure.workspace` for `aws.workspace`."""
-    if len(keys) != 2:
+    key = str(keys[-1])
+    if key in NAMES_OF_CLOUDS:
+        return f"in job.yaml this is {NAMES_OF_CLOUDS[key]}"
+    if len(keys) > 2:
         return None
     sections = (name for name in spec().model_fields if name != keys[0])
-    owners = [name for name in sections if keys[1] in _known_keys(spec, (name,))]
-    return f"this is a field of {' and '.join(owners)}: {owners[0]}.{keys[1]}" if owners else None
+    owners = [name for name in sections if key in _known_keys(spec, (name,))]
+    return f"this is a field of {' and '.join(owners)}: {owners[0]}.{key}" if owners else None
 
 
 def _has_conda(value: Any) -> bool:

@@ -25,6 +25,23 @@ from cloudtrain.units import (
 STRINGS_SCHEMA = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 
 
+NAMES_OF_CLOUDS = {
+    "code": "source",
+    "command": "entrypoint and args",
+    "distribution": "resources.processes, or launcher: none",
+    "environment": "image, or env for variables",
+    "environment_variables": "env",
+    "hyperparameters": "args",
+    "instance_count": "resources.nodes",
+    "instance_type": "resources.instance",
+    "outputs": "${outputs.model} and the like, in args",
+    "queue_settings": "resources.spot",
+    "shm_size": "resources.shm",
+    "timeout": "limits.max_runtime",
+}
+"""Names in the clouds' own job files -> field of job.yaml."""
+
+
 class Section(BaseModel):
     """Base of all parts of a spec: strict, frozen, without unknown keys."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from cloudtrain.errors import Issue, RefusedError, SpecError
+from cloudtrain.errors import Issue, RefusedError, SpecError, warning
 from cloudtrain.planning.launch import command_words
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import spec_overrides
@@ -33,7 +33,7 @@ def find_issues(plan: Plan) -> list[Issue]:
         *trainer_issues(plan),
         *package_issues(plan),
     ]
-    issues += [*factory_issues(plan), *plain_secret_issues(plan)]
+    issues += [*factory_issues(plan), *plain_secret_issues(plan), *shell_variable_issues(plan)]
 
     if plan.context.strict:
         issues += security_issues(plan)
@@ -87,6 +87,19 @@ def plain_secret_issues(plan: Plan) -> list[Issue]:
             issues.append(Issue(path, _PLAIN_SECRET, hint, severity=severity))
 
     return [replace(issue, origin=_line_of(plan, issue)) for issue in issues]
+
+
+def shell_variable_issues(plan: Plan) -> Iterator[Issue]:
+    """Yield a warning for each argument such as `$RANK`, which no shell expands."""
+    values = plan.spec.args.values
+    items = values.items() if isinstance(values, Mapping) else enumerate(values)
+    words = [(("entrypoint",), word) for word in command_words(plan.spec)]
+    for path, word in [*((("args", key), item) for key, item in items), *words]:
+        if re.fullmatch(r"(--?[\w-]+=)?\$(\w+|\{\w+\})", str(word)):
+            message = f"{word!r} reaches the program as it is: no shell reads it"
+            hint = "read the variable in the program; or launcher: none, and [bash, -c, '…']"
+            issue = warning(message, hint, path=path)
+            yield replace(issue, origin=plan.where(issue.field))
 
 
 def security_issues(plan: Plan) -> list[Issue]:

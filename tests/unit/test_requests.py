@@ -298,6 +298,20 @@ def test_an_input_lies_where_it_was_said_to(place: str, lies: str) -> None:
     assert input_uri(Input({"azure": place, "*": "s3://b/x"}, "stream"), PLAN) == lies
 
 
+def test_an_input_may_be_a_job_output_or_a_model_of_a_registry() -> None:
+    assert not errors(
+        plan_of(
+            "azure",
+            PLAIN
+            + """inputs:
+  model: {azure: azureml://registries/azureml/models/m/versions/1, type: mlflow_model}
+  result: azureml://jobs/j/outputs/artifacts/paths/outputs/model/
+  page: http://example.org/images.tar
+""",
+        )
+    )
+
+
 def test_an_input_at_home_is_found_there(own_home: Path) -> None:
     assert input_uri(Input({"*": "~/data"}), PLAN) == str(own_home / "data")
 

@@ -314,3 +314,11 @@ def test_a_short_run_id_varies_alone(name: str) -> None:
     }
     expected = {**document, "name": "{run}", "uri": "s3://bucket/runs/{run}/out"}
     assert without_varying(document, name) == expected
+
+
+def test_a_variable_that_no_shell_expands_gives_a_warning() -> None:
+    args = {"local_rank": "$RANK", "text": "costs $5 or $HOME/x", "data": "${inputs.x}"}
+    plan = plan_of(spec(SAFE_AZURE, args=args, inputs={"x": "azureml:a:1"}))
+    warned = [issue for issue in plan.issues if issue.path[:1] == ("args",)]
+    assert [issue.field for issue in warned] == ["args.local_rank"]
+    assert "no shell reads it" in warned[0].message

@@ -282,6 +282,7 @@ def test_all_that_contradicts_a_command_is_reported_at_once(folder: Path) -> Non
     [
         ("launcher: none", "launcher: none needs an entrypoint"),
         ("launcher: none\nentrypoint: make && ./train", "contains '&&', but no shell"),
+        ("launcher: none\nentrypoint: |\n  make\n  ./train", r"contains '\n', but no shell"),
         ("launcher: none\nentrypoint: echo 'a", "is not a command line: no closing quotation"),
         ("launcher: none\nentrypoint: []", "entrypoint: is empty"),
         ("launcher: none\nentrypoint: -m train", "starts with an option"),

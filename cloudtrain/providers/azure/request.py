@@ -87,7 +87,7 @@ FORM = RequestForm(
         "command": "use entrypoint and args",
         "environment": "use image",
         "compute": "use azure.compute",
-        "distribution": "use resources.processes",
+        "distribution": "use resources.processes; without torchrun, launcher: none",
         "limits": "use limits.max_runtime, which caps the cost",
         "identity.type": "use azure.identity",
         "queue_settings.job_tier": "use resources.spot",
@@ -95,7 +95,7 @@ FORM = RequestForm(
         "resources.instance_type": "use resources.instance",
         "resources.shm_size": "use resources.shm",
         "environment_variables.CLOUDTRAIN_*": "choose another name",
-        "inputs.*.path": "use inputs",
+        "inputs.*.path": "use inputs; numbers and texts belong in args",
         **{
             f"outputs.{name}.{key}": "fetch reads it"
             for name in OUTPUTS

@@ -52,7 +52,8 @@ BUILD_BYTES = 1_000_000
 # Compiled late: most plans need few of them.
 _DATASTORE = r"azureml://datastores/[a-zA-Z0-9_]+/paths/.*"
 _LONG_PATH = r"azureml://subscriptions/[^/]+/resource[gG]roups/[^/]+/workspaces/[^/]+/datastores/.+"
-_REGISTRY = r"azureml://registries/[^/]+/data/[^/]+/(versions|labels)/[^/]+/?"
+_REGISTRY = r"azureml://registries/[^/]+/(data|models)/[^/]+/(versions|labels)/[^/]+/?"
+_OUTPUT = r"azureml://jobs/[^/]+/outputs/[^/]+(/paths/.*)?"
 _ASSET = r"azureml:[\w.-]+(:[\w.-]+|@[\w.-]+)"
 _VAULT = r"[a-zA-Z][a-zA-Z0-9-]{2,23}|https://[a-zA-Z0-9.-]+(:\d+)?/secrets"
 _KEYVAULT = rf"keyvault:({_VAULT})/[0-9a-zA-Z-]{{1,127}}(/[0-9a-f]{{32}})?(#.+)?"
@@ -165,7 +166,7 @@ def _notes(plan: Plan) -> Iterator[str]:
 def _locations(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
     for name, item in spec.inputs.items():
-        problem = _input_problem(item.on(plan.target.provider) or "")
+        problem = _input_problem(item.on(plan.target.provider) or "", item.type or "")
         if problem:
             yield Issue(("inputs", name), *problem)
 
@@ -191,16 +192,18 @@ def _locations(plan: Plan) -> Iterator[Issue]:
             yield Issue(("secrets", name), "is not a Key Vault secret", "keyvault:VAULT/NAME")
 
 
-def _input_problem(location: str) -> tuple[str, str] | None:
-    """Return the problem with the place of an input, and a hint."""
+def _input_problem(location: str, kind: str) -> tuple[str, str] | None:
+    """Return the problem with the place of an input, and a hint. `kind`: its `type`."""
     if location.startswith("azureml://"):
-        if not re.fullmatch(f"{_DATASTORE}|{_LONG_PATH}|{_REGISTRY}", location):
+        if not re.fullmatch(f"{_DATASTORE}|{_LONG_PATH}|{_REGISTRY}|{_OUTPUT}", location):
             return f"{location} is not a datastore path", "azureml://datastores/NAME/paths/FOLDER/"
+        if "/models/" in location and re.match(_REGISTRY, location) and "model" not in kind:
+            return f"{location} is a model", "type: model, mlflow_model or triton_model"
     elif location.startswith("azureml:") and not re.fullmatch(_ASSET, location):
         hint = "azureml:NAME:VERSION or azureml:NAME@latest"
         return f"{location} does not name a data asset", hint
 
-    if "://" in location and ("?" in location or re.match(r"https://[^/]*@", location, re.I)):
+    if "://" in location and ("?" in location or re.match(r"https?://[^/]*@", location, re.I)):
         return (
             "holds a password or a query, such as a signature; a plan holds no secret",
             "a datastore of the workspace keeps the key: azureml://datastores/NAME/paths/…",
