@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.target import cli_default_account, workspace_of
 from cloudtrain.settings import load_settings
 from cloudtrain.spec.sources import job_folder
+from cloudtrain.sweeps.rules import sweep_issues
 from cloudtrain_launcher.events import Billing
 from tests.support.in_process import call
 from tests.support.samples import AWS_ACCOUNT, write
@@ -184,17 +186,25 @@ def test_a_job_that_costs_money_is_asked_about_once_with_its_worst_case(
 def test_a_job_of_a_training_plan_costs_nothing_more(
     folder: Path, ask: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = on_aws(
-        monkeypatch,
-        resources={"instance": {"aws": "ml.p4d.24xlarge"}},
-        aws={"training_plan": "arn:aws:sagemaker:us-east-1:123456789012:training-plan/mine"},
-        limits={"max_cost": "1 USD"},
-    )
+    reserved: dict[str, Any] = {
+        "resources": {"instance": {"aws": "ml.p4d.24xlarge"}},
+        "aws": {"training_plan": "arn:aws:sagemaker:us-east-1:123456789012:training-plan/mine"},
+    }
+    plan = on_aws(monkeypatch, **reserved, limits={"max_cost": "1 USD"})
     [line] = cost(plan)
     assert line.startswith("nothing more: the training plan is paid in advance; stops after 1 d")
     assert ask(plan) == []
     billed = {"BillableTimeInSeconds": 3600, **plan.request.document}
     assert billing(billed, 25.0) == Billing(billable_seconds=3600, usd=0.0)
+
+    sweep = {
+        "objective": {"metric": "val_loss", "goal": "minimize"},
+        "space": {"lr": [0.1, 0.2]},
+        "trials": 2,
+        "budget": {"max_cost": "1 USD"},
+    }
+    plan = on_aws(monkeypatch, **reserved, limits={}, sweep=sweep)
+    assert [issue.line() for issue in sweep_issues(plan) if issue.is_error] == []
 
 
 def test_an_unknown_price_is_said_to_be_one(
