@@ -53,7 +53,14 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
 """Every command by purpose: its module, and its line in --help."""
 
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
-ALIASES = {"run": "submit", "ls": "list", "ps": "list"}
+ALIASES = {
+    "run": "submit",
+    "resume": "rerun",
+    "ls": "list",
+    "ps": "list",
+    "cancel": "stop",
+    "kill": "stop",
+}
 """Command names of other tools, and our command for each."""
 
 VARIABLES = {
@@ -111,6 +118,13 @@ class LazyGroup(click.Group):
 
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; exit as SIGPIPE does if the reader of its output is gone."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # click would exit with 1, as for a failed job
+            ctx.exit(141)
+
 
 @click.group(
     cls=LazyGroup,
@@ -157,20 +171,20 @@ def main(argv: list[str] | None = None) -> NoReturn:
             # Output of a job and names of files may not be valid text.
             stream.reconfigure(errors="backslashreplace")
 
+    words = sys.argv[1:] if argv is None else argv
     try:
-        code = cli.main(args=argv, prog_name="cloudtrain", standalone_mode=False)
+        code = cli.main(args=words, prog_name="cloudtrain", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Abort:
         code = 130
     except click.ClickException as error:
-        _show(error)
-        code = error.exit_code
+        code = _refuse(error, words)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has closed the pipe
         code = 141
     except Exception as error:  # noqa: BLE001  (the one place where all errors end)
         failed = _output_error(error)
-        code = _fail(failed or error, sys.argv[1:] if argv is None else argv)
+        code = _fail(failed or error, words)
 
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -196,6 +210,7 @@ def _output_error(error: Exception) -> StorageError | None:
 def entry() -> NoReturn:
     """Run `main`, and exit at once: to tear down the interpreter takes as long as a plan."""
     gc.set_threshold(100_000)  # most commands end before a collection pays
+    _open_standard_files()
     code: Any = 1
 
     try:
@@ -212,19 +227,29 @@ def entry() -> NoReturn:
     os._exit(code)
 
 
-def _show(error: click.ClickException) -> None:
+def _open_standard_files() -> None:
+    """Open /dev/null for stdin, stdout and stderr if they are closed.
+
+    Otherwise a file that is opened later would get their numbers, and their output.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w+", encoding="utf-8"))  # noqa: SIM115
+
+
+def _refuse(error: click.ClickException, argv: list[str]) -> int:
     """Show an error of the command line like any other; for a group without a command, its help."""
     no_args_error = getattr(click.exceptions, "NoArgsIsHelpError", ())  # since click 8.2
     if isinstance(error, no_args_error):
         from cloudtrain.cli.terminal import write
 
         write(error.format_message(), err=True)
-        return
+        return UsageError.exit_code
 
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
     hint = f"{context.command_path} --help" if context else None
-    _write_error(UsageError(message[:1].lower() + message[1:], hint=hint))
+    return _fail(UsageError(message[:1].lower() + message[1:], hint=hint), argv)
 
 
 def _write_error(error: CloudtrainError, notes: Sequence[str] = ()) -> None:
@@ -268,7 +293,8 @@ def _fail(error: Exception, argv: list[str]) -> int:
     notes: list[str] = getattr(error, "__notes__", [])
     _write_error(error, notes)
 
-    if "--json" in argv:
+    own_words = argv[: argv.index("--")] if "--" in argv else argv
+    if "--json" in own_words:
         detail: dict[str, Any] = {
             "message": error.message,
             "hint": error.hint,

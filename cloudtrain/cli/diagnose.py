@@ -29,6 +29,7 @@ from cloudtrain.diagnosis.slowness import Slowness, diagnose_slowness
 from cloudtrain.errors import CloudError, RunNotFound, StorageError, UsageError
 from cloudtrain.runs.state import RunState, explain
 from cloudtrain.settings import DEFAULT_PROVIDER
+from cloudtrain.spec.sources import FILE
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration
 from cloudtrain_launcher.packages.bounded_files import open_regular_file
@@ -333,9 +334,9 @@ def _rerun_commands(run: Run, state: RunState, *, as_it_is: bool) -> list[str]:
 
     rehearsed = rehearsed_by(state.provider, state.contract)
     where = ("--as", rehearsed.name) if rehearsed else ("--provider", state.provider)
-    submit = command(
-        "submit", *(() if state.provider == DEFAULT_PROVIDER and rehearsed is None else where)
-    )
+    job = () if Path(FILE).is_file() else ("JOB",)
+    is_default = state.provider == DEFAULT_PROVIDER and rehearsed is None
+    submit = command("submit", *job, *(() if is_default else where))
 
     return [
         f"{rerun}   after that change; of a setting: --set KEY=VALUE",

@@ -86,8 +86,11 @@ def colour_state(state: str) -> str:
 
 
 def command(*words: str) -> str:
-    """Return a command line to type next, quoted for a shell."""
-    return shlex.join([_program(), *words])
+    """Return a command line to type next, quoted for a shell, with the --data-dir of this one."""
+    context = click.get_current_context(silent=True)
+    folder = context.find_root().obj if context else None
+    options = ["--data-dir", folder] if folder else []
+    return shlex.join([_program(), *options, *words])
 
 
 def _program() -> str:

@@ -115,7 +115,7 @@ def _no_lines(state: RunState) -> str:
         return "no lines yet"
     if state.ref is None:
         return f"{state.run_id} was never started: {state.reason}"
-    return f"{state.run_id} {state.state} without a line"
+    return f"{state.run_id} {state.state} and printed nothing"
 
 
 def _parse_since(text: str) -> float:

@@ -118,7 +118,18 @@ def write(text: str = "", *, err: bool = False, wraps: bool = False) -> None:
     if wraps and width is not None:
         shown = "\n".join(wrapped(line, width) for line in shown.split("\n"))
 
-    click.echo(shown, err=err, color=coloured(stream))
+    _echo(shown, err=err)
+
+
+def _echo(text: str, *, err: bool) -> None:
+    """Print a text; if stderr cannot be written, go on without it."""
+    try:
+        click.echo(text, err=err, color=coloured(sys.stderr if err else sys.stdout))
+    except OSError:
+        if not err:
+            raise
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a job must not end for its messages
 
 
 def columns(stream: Any) -> int | None:
@@ -158,7 +169,7 @@ def wrapped(line: str, width: int) -> str:
 def write_log(prefix: str, text: str, *, err: bool = False) -> None:
     """Print a line of a program's log after a prefix, on stdout or with `err` on stderr."""
     colours = coloured(sys.stderr if err else sys.stdout)
-    click.echo(one_line(prefix) + log_text(text, colours=colours), err=err, color=colours)
+    _echo(one_line(prefix) + log_text(text, colours=colours), err=err)
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:

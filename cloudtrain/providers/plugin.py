@@ -281,7 +281,7 @@ class BatchProvider(Provider):
 
         self.stop_job(run)
         record(
-            Observation(events=[events.StopRequested(time=time.time(), reason="stop was asked")])
+            Observation(events=[events.StopRequested(time=time.time(), reason="stop requested")])
         )
         return True
 

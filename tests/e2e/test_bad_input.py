@@ -173,6 +173,29 @@ def test_with_json_the_same_mistakes_are_structured(place: Path) -> None:
     assert error["mistakes"][0]["where"] == "job.yaml:1:1"
 
 
+@pytest.mark.parametrize("words", ["list --json --state lost", "top --json", "check a b --json"])
+def test_wrong_usage_with_json_prints_one_document(place: Path, words: str) -> None:
+    result = call(*words.split())
+    assert (result.code, json.loads(result.out)["error"]["exit_code"]) == (2, 2)
+
+
+def test_json_among_the_arguments_of_a_program_is_not_for_us(place: Path) -> None:
+    assert_told(call("submit", "lost.py", "--", "--json"), 2, "no such file")
+
+
+def test_next_commands_repeat_the_data_folder(place: Path) -> None:
+    folder = str(place.parent / "data")
+    result = call("--data-dir", folder, "status", "digits-aaaa")
+    assert f"logs        cloudtrain --data-dir {folder} logs digits-aaaa" in result.out
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"), [("cancel", "stop"), ("resume", "rerun"), ("ps", "list")]
+)
+def test_names_of_other_tools_are_commands_too(name: str, ours: str) -> None:
+    assert call(name, "--help").out.replace(f" {name} ", f" {ours} ") == call(ours, "--help").out
+
+
 @pytest.mark.skipif(
     not Path("/proc/self/mem").exists(), reason="needs a file that opens and cannot be read"
 )

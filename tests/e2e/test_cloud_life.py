@@ -221,7 +221,7 @@ def test_an_interrupted_and_a_stopped_job_go_on_from_their_checkpoints(life: Lif
         bill = cli.json("status", "long-1")["billing"]
         assert bill["billable_seconds"] < bill["training_seconds"], "spot is billed at less"
     else:  # nobody gets the file that tells the nodes to stop
-        assert cli.json("status", "long-1")["reason"] == "stop was asked"
+        assert cli.json("status", "long-1")["reason"] == "stop requested"
         blobs = life.cloud.blobs("cloudtrain/runs/long-1/output/")
         assert [name for name in blobs if name.endswith(".cloudtrain-stop")]
     assert cli.run("fetch", "long-1", "../stopped", "--checkpoints").code == 0

@@ -36,7 +36,7 @@ HISTORY = """\
 {"type": "node_started", "time": 1700000002, "node": 0, "rank": -1, "seq": 1}
 {"type": "metrics", "time": 1700000003, "node": 0, "rank": 0, "seq": 2, "values": {"loss": 0.5}}
 {"type": "checkpoint", "time": 1700000003, "node": 0, "rank": 0, "seq": 3, "step": 3}
-{"type": "ended", "time": 1700000004, "state": "stopped", "reason": "stop was asked"}
+{"type": "ended", "time": 1700000004, "state": "stopped", "reason": "stop requested"}
 """
 Damage = Callable[[random.Random, Path], object]
 

@@ -152,7 +152,7 @@ def test_stop_kills_a_program_that_ignores_it_and_its_detached_child(cli: Comman
     ), "who gives up waiting is told the state"
     stopped = cli.run("stop", "mule-1")
     assert stopped.code == 0
-    assert "stop was asked (by force, after the grace period)" in stopped.err
+    assert "stop requested (by force, after the grace period)" in stopped.err
     state = cli.json("status", "mule-1")
     assert state["state"] == "stopped"
     assert state["ended"] - state["created"] < 600, "the child alone would sleep so long"
@@ -180,7 +180,7 @@ def test_a_stop_at_once_after_submit_is_not_lost(cli: CommandLine) -> None:
         timeout=HANG_SECONDS,
         check=True,
     )
-    assert process.stdout == "stopped | stop was asked\n"
+    assert process.stdout == "stopped | stop requested\n"
 
 
 def test_max_runtime_stops_a_run_with_its_own_exit_code(cli: CommandLine) -> None:

@@ -67,7 +67,7 @@ def test_a_stop_reaches_the_job_despite_a_transient_fault_in_each_of_its_calls(
     run = stoppable(site, run_id_of("stop", kind))
     fault_each(site.cloud.endpoint, kind, site.stopping)
     state = run.stop()
-    assert (state.state, state.reason) == ("stopped", "stop was asked")
+    assert (state.state, state.reason) == ("stopped", "stop requested")
     assert_each_struck(site.cloud.endpoint, kind, site.stopping)
 
 

@@ -69,6 +69,7 @@ def test_a_failed_run_is_explained_with_evidence_remedy_and_the_next_command(
         error=error,
         reason="node 1 failed",
     )
+    Path("job.yaml").touch()
     assert shown("a-1").splitlines() == [
         "a-1 failed after 1 min: rank 3 (node 1) raised OutOfMemoryError: CUDA out of memory",
         "  cause       the program asked for more memory than the GPU had left",
@@ -212,7 +213,7 @@ def test_a_submit_that_was_refused_is_no_matter_of_the_job_s_role_and_has_no_log
         f"  remedy      {hint}",
         "  next        cloudtrain rerun a-1   after that change; of a setting: --set KEY=VALUE",
         (
-            "              cloudtrain submit --provider aws"
+            "              cloudtrain submit JOB --provider aws"
             "   if the program or job.yaml has changed: a rerun runs what was sent"
         ),
     ]

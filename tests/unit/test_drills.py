@@ -175,7 +175,7 @@ def test_each_shortcoming_has_its_advice() -> None:
     assert "save on SIGTERM" in changes(Fault.SIGTERM, replace(same_state, saved_at_stop=False))
     assert changes(Fault.SIGTERM, replace(same_state, saved_at_stop=True, steps_lost=1)) == ""
     killed = drill_run(
-        [ended("stopped", reason="stop was asked (by force, after the grace period)")]
+        [ended("stopped", reason="stop requested (by force, after the grace period)")]
     )
     assert "within the grace period (120 s" in changes(Fault.SIGTERM, same_state, faulty=killed)
     named = Finding(verdict=Verdict.NAMED)

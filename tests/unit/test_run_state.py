@@ -23,7 +23,7 @@ from tests.support.samples import BORN, born, fold_json
 
 SUBMITTED = {"type": "submitted", "time": 101.0, "ref": {"pid": 7}}
 STARTED = {"type": "node_started", "time": 102.0, "node": 0, "rank": -1, "seq": 1}
-STOPPING = {"type": "stop_requested", "time": 105.0, "reason": "stop was asked"}
+STOPPING = {"type": "stop_requested", "time": 105.0, "reason": "stop requested"}
 
 
 def ended(state: str, **more: Any) -> dict[str, Any]:

@@ -278,7 +278,7 @@ class Cloud(LocalProvider):
         )
 
     def stop(self, run: RunFolder, state: RunState, record: Any) -> bool:
-        record(Observation(events=[StopRequested(time=2.0, reason="stop was asked")]))
+        record(Observation(events=[StopRequested(time=2.0, reason="stop requested")]))
         self.stops += 1
         return True
 

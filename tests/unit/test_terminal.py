@@ -257,6 +257,28 @@ def test_an_output_that_takes_no_more_is_said_and_no_bug(words: list[str], tmp_p
     assert "Traceback" not in process.stderr
 
 
+@pytest.mark.linux("/dev/full")
+@pytest.mark.parametrize("redirection", ["2> /dev/full", "2>&-", ">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("words", "code"), [("schema", 0), ("status nope", 2)])
+def test_exit_code_does_not_depend_on_closed_or_full_streams(
+    words: str, code: int, redirection: str, tmp_path: Path
+) -> None:
+    env = {**os.environ, "CLOUDTRAIN_DATA_DIR": str(tmp_path)}
+    command = f"'{sys.executable}' -m cloudtrain {words} {redirection}"
+    process = subprocess.run(["sh", "-c", command], env=env, capture_output=True, check=False)
+    assert (process.returncode, b"Traceback" in process.stderr) == (code, False)
+
+
+def test_command_ends_as_by_sigpipe_if_its_reader_is_gone(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    argv = [sys.executable, "-m", "cloudtrain", "gpus"]
+    env = {**os.environ, "CLOUDTRAIN_DATA_DIR": str(tmp_path)}
+    process = subprocess.run(argv, env=env, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (process.returncode, process.stderr) == (141, b"")
+
+
 # Output on a terminal of 80 columns: no word is broken, and commands can be copied.
 
 WIDTH = 80

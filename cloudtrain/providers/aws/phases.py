@@ -171,7 +171,7 @@ def final_state(described: Mapping[str, Any]) -> FinalState | None:
     reason = str(described.get("FailureReason") or "")
     if state == "stopped":
         secondary = str(described.get("SecondaryStatus") or "Stopped")
-        default = "stop was asked" if secondary == "Stopped" else secondary
+        default = "stop requested" if secondary == "Stopped" else secondary
         reason = _TIMED_OUT.get(secondary, reason or default)
         if secondary == "MaxWaitTimeExceeded" and has_trained(described):
             reason = "the time for waiting and training together is over (limits.max_wait)"

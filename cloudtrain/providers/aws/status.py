@@ -170,7 +170,7 @@ def stop(run: RunFolder, state: RunState, record: Record, kind: Kind = TRAINING)
             raise
         return True
 
-    record(Observation(events=[StopRequested(time=time.time(), reason="stop was asked")]))
+    record(Observation(events=[StopRequested(time=time.time(), reason="stop requested")]))
     return True
 
 

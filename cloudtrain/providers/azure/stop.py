@@ -48,7 +48,7 @@ def stop(run: RunFolder, state: RunState, record: Record) -> bool:
     if settle(state, record, lambda: reconcile(cloud, run, time.time())) is None:
         return state.has_ended
 
-    reason = "stop was asked"
+    reason = "stop requested"
     try:
         must_wait = _write_stop_file_if_running(cloud, run)
     except (CloudError, StorageError) as error:

@@ -115,7 +115,7 @@ class AzureSweeps:
         if settle(state, record, partial(reconcile, cloud, folder, time.time())) is None:
             return state.has_ended
 
-        reason = "stop was asked"
+        reason = "stop requested"
         try:
             datastore, path = datastore_path(request_of(folder)["outputs"]["output"]["path"])
             for trial in cloud.trials(folder.run_id):

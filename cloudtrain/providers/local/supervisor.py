@@ -157,7 +157,7 @@ class Supervisor:
 
         lost_lines = sum(node.lost_lines for node in self.nodes)
         if lost_lines:
-            lost = f"{lost_lines} log lines are lost, the disk was full"
+            lost = f"log lines lost: {lost_lines} (the disk was full)"
             ended = ended.replace(reason="; ".join(part for part in (ended.reason, lost) if part))
         for node in self.nodes:
             node.log.close()
@@ -188,7 +188,7 @@ class Supervisor:
             launches = self.emulator.prepare(self.archive)
             self._check_folder()
             if self.stop_signals or self.stop_reason:
-                self.stop("stop was asked")
+                self.stop("stop requested")
             else:
                 self._start(launches)
                 self._watch(started)
@@ -233,7 +233,7 @@ class Supervisor:
             while any(node.exit_code is None for node in self.nodes):
                 time_now = time.monotonic()
                 if self.stop_signals:
-                    self.stop("stop was asked")
+                    self.stop("stop requested")
                 if limit and time_now > started + limit and not self.stop_reason:
                     allowed = f"the time limit of {format_duration(limit)} is over"
                     self.stop(f"{allowed} (limits.max_runtime, or what limits.max_cost pays for)")

@@ -189,7 +189,7 @@ def stopped(cloud: AzureCloud, run: Run, folder: Path) -> None:
     """Stop a job that runs."""
     prepare_stop(cloud, run.id)
     state = run.stop()
-    assert (state.state, state.reason) == ("stopped", "stop was asked")
+    assert (state.state, state.reason) == ("stopped", "stop requested")
     stop_files = [
         name for name in cloud.blobs(f"cloudtrain/runs/{run.id}/output/") if "stop" in name
     ]
