@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.partition import split
-from cloudtrain_trainer.rules import OPTIONS, Refused
+from cloudtrain_trainer.rules import OPTIONS, Refused, capabilities
 from cloudtrain_trainer.tasks import Draw, Task, gpt
 from cloudtrain_trainer.tasks.digits import read
 from cloudtrain_trainer.tasks.digits import split as split_digits
@@ -54,6 +54,22 @@ def parameters(model: nn.Module) -> int:
 
 
 # Options
+
+
+LARGER: list[dict[str, Any]] = [
+    {"size": "small"},
+    {"size": "gpt2-124m"},
+    {"size": "gpt2-124m", "tied": False},
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [*SMALL.items(), *(("gpt", options) for options in LARGER)]
+)
+def test_the_table_matches_the_task_itself(name: str, options: dict[str, Any]) -> None:
+    task = small(name) if options == SMALL[name] else tasks.build(name, 0, **options)
+    declared = capabilities(name, options)
+    assert tasks.capabilities(task)._replace(fsdp=True) == declared._replace(fsdp=True)
 
 
 def test_every_task_has_options_that_its_build_accepts() -> None:

@@ -18,20 +18,26 @@ from tests.support.waiting import HANG_SECONDS
 pytestmark = [pytest.mark.once, pytest.mark.linux("forks a process that has imported torch")]
 
 
-def run(*argv: str) -> str:
-    return subprocess.run(
-        [sys.executable, *argv],
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The lines of both programs below, in one process: importing torch takes seconds."""
+    argv = [sys.executable, "-c", "from tests.live import test_gpu; test_gpu.rehearse_and_fail()"]
+    env = {**os.environ, "JSON": str(tmp_path_factory.mktemp("gpu") / "gpu.json")}
+    process = subprocess.run(
+        argv,
         cwd=ROOT,
+        env=env,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
         timeout=HANG_SECONDS,
-    ).stdout
+    )
+    return process.stdout.splitlines()
 
 
-def test_a_rehearsal_runs_every_part_on_the_cpu(tmp_path: Path) -> None:
-    table = run("-m", "tests.live.gpu", "--rehearse", "--json", str(tmp_path / "gpu.json"))
-    document = json.loads((tmp_path / "gpu.json").read_text())
+def test_a_rehearsal_runs_every_part_on_the_cpu(printed: list[str]) -> None:
+    *table, text, _ = printed
+    document = json.loads(text)
     parts = document["parts"]
     assert document["rehearsal"] is True
     image = parts.pop("the_image_trains")
@@ -41,7 +47,7 @@ def test_a_rehearsal_runs_every_part_on_the_cpu(tmp_path: Path) -> None:
     assert parts["compile_is_on"]["figures"]["graphs"] == 1
     assert parts["a_checkpoint_fits_beside_a_full_gpu"]["figures"]["written_bytes"] > 1e6
     assert parts["a_resume_goes_on_exactly"]["figures"]["difference"] < 1e-6
-    assert len(table.splitlines()) == 2 + len(parts) + 1
+    assert len(table) == 2 + len(parts) + 1
 
 
 def crashes(_: Any) -> dict[str, Any]:
@@ -65,10 +71,14 @@ def works(_: Any) -> dict[str, Any]:
     return {"figure": 1}
 
 
-def print_outcomes() -> None:
-    """Run parts that fail before one that works; run by the test below."""
-    from tests.live.gpu import prove
+def rehearse_and_fail() -> None:
+    """Rehearse all parts, then run parts that fail before one that works."""
+    from tests.live.gpu import main, prove
     from tests.live.gpu_parts import PARTS, Setting
+
+    document = Path(os.environ["JSON"])
+    main(["--rehearse", "--json", str(document)])
+    print(json.dumps(json.loads(document.read_text())))
 
     PARTS.clear()
     PARTS.update({crashes: 60, hangs: 0.5, fails: 60, works: 60})
@@ -76,9 +86,8 @@ def print_outcomes() -> None:
     print(json.dumps([part.get("reason", part.get("figures")) for part in outcomes.values()]))
 
 
-def test_a_part_that_fails_does_not_end_the_others() -> None:
-    program = "from tests.live import test_gpu; test_gpu.print_outcomes()"
-    assert json.loads(run("-c", program)) == [
+def test_a_part_that_fails_does_not_end_the_others(printed: list[str]) -> None:
+    assert json.loads(printed[-1]) == [
         "its process ended with code 3",
         "it took longer than 0 s",
         "ValueError: as planted",

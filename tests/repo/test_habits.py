@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import ast
-import io
 import os
 import re
 import subprocess
 import sys
-import tokenize
 import zipfile
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.repo.tools import ROOT
+from tests.repo.tools import ROOT, trees
 from tests.support import machine
 from tests.support.waiting import HANG_SECONDS
 
@@ -227,21 +224,15 @@ MIN_WORDS = 3
 """A shorter string literal is a key or a word, not prose."""
 
 
-@cache
-def sources(folder: str) -> dict[Path, tuple[str, ast.Module]]:
-    """Return text and syntax tree of each Python file below a folder."""
-    paths = sorted((ROOT / folder).rglob("*.py"))
-    texts = {path: path.read_text("utf-8") for path in paths if "data" not in path.parts}
-    return {path: (text, ast.parse(text)) for path, text in texts.items()}
+COMMENT = re.compile(r"(?m)(?:^ *|  )#[! ]*(.+)")
 
 
 def prose(folder: str) -> Iterator[tuple[str, str]]:
     """Yield the places and texts of docstrings, comments, longer strings and Markdown pages."""
-    for path, (code, tree) in sources(folder).items():
+    for path, tree in trees(folder).items():
         name = path.relative_to(ROOT)
-        for token in tokenize.generate_tokens(io.StringIO(code).readline):
-            if token.type == tokenize.COMMENT:
-                yield f"{name}:{token.start[0]}", token.string.lstrip("#! ")
+        for comment in COMMENT.finditer(path.read_text("utf-8")):
+            yield str(name), comment[1]
         for node in ast.walk(tree):
             text = node.value if isinstance(node, ast.Constant) else None
             if isinstance(text, str) and len(text.split()) >= MIN_WORDS:
@@ -253,7 +244,7 @@ def prose(folder: str) -> Iterator[tuple[str, str]]:
 
 def assigned_names(folder: str) -> Iterator[tuple[str, str]]:
     """Yield the place and the name of each variable, parameter, function and class."""
-    for path, (_, tree) in sources(folder).items():
+    for path, tree in trees(folder).items():
         for node in ast.walk(tree):
             name = ""
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -287,7 +278,7 @@ def test_names_are_nouns(folder: str) -> None:
 def test_a_line_assigns_one_thing(folder: str) -> None:
     functions = 0
     hits = []
-    for path, (_, tree) in sources(folder).items():
+    for path, tree in trees(folder).items():
         for node in ast.walk(tree):
             functions += isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):

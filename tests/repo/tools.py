@@ -1,13 +1,22 @@
-"""Programs that look at files which are not Python; the `dev` extra brings them."""
+"""Syntax trees of this repository, and programs of the `dev` extra that look at other files."""
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@cache
+def trees(folder: str) -> dict[Path, ast.Module]:
+    """Return the syntax tree of each Python file below a folder."""
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    return {path: ast.parse(path.read_text("utf-8")) for path in paths if "data" not in path.parts}
 
 
 def tool(name: str) -> str:
