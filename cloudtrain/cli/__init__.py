@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import os
@@ -75,6 +76,18 @@ VARIABLES = {
 """Environment variables that --help names."""
 
 BUG = "This is a bug in cloudtrain, not a mistake of yours. Please report it with the lines above."
+
+
+DISK_ERRORS = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.ENAMETOOLONG,
+)
+"""Errors of the disk, which are no bugs: full, read-only, without permission, broken."""
 
 
 class LazyGroup(click.Group):
@@ -183,8 +196,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has closed the pipe
         code = 141
     except Exception as error:  # noqa: BLE001  (the one place where all errors end)
-        failed = _output_error(error)
-        code = _fail(failed or error, words)
+        code = _fail(_output_error(error) or _disk_error(error) or error, words)
 
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -205,6 +217,18 @@ def _output_error(error: Exception) -> StorageError | None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drop buffered output
     hint = "make room there, or send it elsewhere"
     return StorageError(f"stdout cannot be written: {error.strerror}", hint=hint)
+
+
+def _disk_error(error: Exception) -> StorageError | None:
+    """Return an error for a file or a disk that refuses a call; None for any other error."""
+    if not isinstance(error, OSError) or error.errno not in DISK_ERRORS:
+        return None
+
+    problem = (
+        str(error.strerror) if error.filename is None else f"{error.filename}: {error.strerror}"
+    )
+    hint = "look at the disk and the permissions there, or use another file or folder"
+    return StorageError(problem, hint=hint)
 
 
 def entry() -> NoReturn:

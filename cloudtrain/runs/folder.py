@@ -47,7 +47,7 @@ def new_run_id(data_dir: Path, name: str) -> str:
     """Return an unused run id: the job's name and four random characters, `digits-k2x9`."""
     while True:
         run_id = f"{name}-{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(4))}"
-        if not (data_dir / "runs" / run_id).exists():
+        if not os.path.lexists(data_dir / "runs" / run_id):
             return run_id
 
 

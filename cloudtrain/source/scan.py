@@ -19,12 +19,13 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from cloudtrain.errors import Issue, SourceError, StorageError
+from cloudtrain.errors import Issue, SourceError
 from cloudtrain.runs.files import (
     FILE_MODE,
     FOLDER_MODE,
     make_private_folder,
     private_opener,
+    storing,
     sync_folder,
 )
 from cloudtrain.source.tree import (
@@ -263,7 +264,7 @@ def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Pat
     target = store / f"{tree.digest}.tar.gz"
     count = tree.files_count
     temporary = store / f".{tree.digest}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
-    try:
+    with storing(target):
         if target.exists() and is_whole(target):
             if progress is not None:
                 progress(count, count)
@@ -281,11 +282,6 @@ def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Pat
             temporary.unlink(missing_ok=True)
 
         sync_folder(store)
-    except OSError as error:
-        raise StorageError(
-            f"cannot write the source archive {target}: {error.strerror or error}",
-            hint="free some space there, or make the folder writable",
-        ) from error
 
     return target
 

@@ -196,6 +196,10 @@ def test_names_of_other_tools_are_commands_too(name: str, ours: str) -> None:
     assert call(name, "--help").out.replace(f" {name} ", f" {ours} ") == call(ours, "--help").out
 
 
+def test_any_error_of_the_disk_is_reported_without_a_traceback(place: Path) -> None:
+    assert_told(call("report", "digits-aaaa", "-o", "a" * 300), 4, "aaa: File name too long")
+
+
 @pytest.mark.skipif(
     not Path("/proc/self/mem").exists(), reason="needs a file that opens and cannot be read"
 )
