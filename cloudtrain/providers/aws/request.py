@@ -83,7 +83,6 @@ FORM = RequestForm(
         "VpcConfig": "use aws.subnets and aws.security_groups",
         "EnableNetworkIsolation": "use aws.network_isolation",
         "EnableInterContainerTrafficEncryption": "use aws.encrypt_traffic",
-        "TensorBoardOutputConfig": "use aws.tensorboard",
         "RemoteDebugConfig": "use aws.remote_debug",
         "InfraCheckConfig": "use aws.infra_check",
         "Environment.CLOUDTRAIN_*": "choose another name",
