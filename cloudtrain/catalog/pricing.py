@@ -67,6 +67,8 @@ class CostEstimate:
     """Part of the overhead for image, inputs and upload: an allowance, as their sizes differ."""
     price_hint: str = OWN_TABLE_HINT
     """Hint for an unknown price."""
+    unpriced: tuple[str, ...] = ()
+    """Machines of a list whose price is unknown."""
     dearest_usd: float = 0.0
     """Maximum cost on the dearest machine of a list that is tried one by one; 0 without a list."""
 
@@ -134,6 +136,7 @@ def estimate_cost(
     kept_seconds: int = 0,
     transfer_seconds: int = 0,
     price_hint: str = OWN_TABLE_HINT,
+    unpriced: tuple[str, ...] = (),
 ) -> tuple[CostEstimate, list[Issue]]:
     """Return the limits of a job and their mistakes.
 
@@ -141,6 +144,7 @@ def estimate_cost(
     price and a cost limit is refused; so is one without any limit.
     """
     problems: list[Issue] = []
+    machine = " and ".join(unpriced) or THIS_MACHINE
     seconds = default_seconds
     cap = ""
 
@@ -171,9 +175,10 @@ def estimate_cost(
             cap = "limits.max_cost"
     elif limits.max_cost is not None and price is None:
         hint = f"{price_hint}, or replace max_cost by max_runtime"
-        problems.append(Issue(("limits", "max_cost"), PRICE_UNKNOWN, hint))
+        message = PRICE_UNKNOWN.replace(THIS_MACHINE, machine)
+        problems.append(Issue(("limits", "max_cost"), message, hint))
     elif limits.max_runtime is None and price is None:
-        message = f"the price of {THIS_MACHINE} is unknown, so the cost of the job is not limited"
+        message = f"the price of {machine} is unknown, so the cost of the job is not limited"
         problems.append(Issue(("limits",), message, f"set limits.max_runtime, or {price_hint}"))
 
     made = CostEstimate(
@@ -185,6 +190,7 @@ def estimate_cost(
         kept_seconds=kept_seconds,
         transfer_seconds=transfer_seconds,
         price_hint=price_hint,
+        unpriced=unpriced,
     )
 
     return made, problems
@@ -224,6 +230,11 @@ class RegionalPrices(NamedTuple):
     def price_of(self, *types: str) -> Price | None:
         """Return the highest price of these types, or None if one is unknown."""
         return price_of(self.provider, types, self.region, self.table)
+
+    def unpriced(self, *types: str) -> tuple[str, ...]:
+        """Return the machines of a list whose price is unknown; none for a single machine."""
+        is_list = len(types) > 1
+        return tuple(name for name in types if is_list and self.price_of(name) is None)
 
     def hint(self, *types: str) -> str:
         """Return a hint for an unknown price of these types."""

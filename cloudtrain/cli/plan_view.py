@@ -212,10 +212,10 @@ def cost(plan: Plan) -> list[str]:
     if estimate is None or plan.is_rehearsal:
         return ["nothing: it runs here"]
     if estimate.price is None:
-        machines = " or ".join(plan.target.instances) or f"the machines of {plan.target.cluster}"
-        one_of = "one of " if len(plan.target.instances) > 1 else ""
+        machines = " and ".join(estimate.unpriced or plan.target.instances)
+        machines = machines or f"the machines of {plan.target.cluster}"
         return [
-            f"unknown: no price for {one_of}{machines} in"
+            f"unknown: no price for {machines} in"
             f" {plan.target.where}{elsewhere(plan)}{_keep_alive(estimate)}"
         ]
 

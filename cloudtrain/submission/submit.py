@@ -74,10 +74,10 @@ def submit(
             if not overrides or not is_refused:
                 raise
 
-        if note is not None:
-            note(f"{refusals[-1].what}; trying {plan.target.instances[1]}")
         plan = _plan_with(plan, overrides)
         issues = None
+        if note is not None:
+            note(f"{refusals[-1].what}; trying {plan.target.instances[0]}, {_price(plan)}")
 
 
 def _submit(
@@ -175,6 +175,15 @@ def _other_machines(plan: Plan) -> tuple[str, ...]:
     """Return overrides for the other machines of the list; none for a run that measures them."""
     trial = plan.context.trial
     return () if trial and trial.measures else other_machines(plan.to_json())
+
+
+def _price(plan: Plan) -> str:
+    """Return the price and the maximum cost of a plan for a remark."""
+    estimate = plan.target.cost_estimate
+    if estimate is None or estimate.usd_per_hour is None or estimate.worst_usd is None:
+        return "its price is unknown"
+
+    return f"{estimate.usd_per_hour:.2f} USD/h, at most {estimate.worst_usd:.2f} USD"
 
 
 def _plan_with(plan: Plan, overrides: tuple[str, ...]) -> Plan:

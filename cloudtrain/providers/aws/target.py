@@ -99,6 +99,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
         kept_seconds=spec.section(AwsSection).keep_alive or 0,
         transfer_seconds=TRANSFER_SECONDS,
         price_hint=prices.hint(*types),
+        unpriced=prices.unpriced(*types),
     )
     problems += wrong + wrong_image + [*prices.problems]
     if not rehearsal and not wrong and region:

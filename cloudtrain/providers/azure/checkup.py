@@ -163,7 +163,7 @@ def _stored_input(account: Account, question: Question, uri: str) -> Check:
     if any(True for _ in container.blobs(path)):
         return question.ok("there is")
     return question.wrong(
-        "there is nothing",
+        f"there is nothing at {uri}",
         f"look at the datastore in the studio; inputs.{question.setting[1]} names another path",
     )
 
@@ -182,8 +182,8 @@ def _asset(account: Account, question: Question, kind: str, asset: re.Match[str]
             raise
 
     name = kind.removesuffix("s")
-    fix = f"az ml {name} list shows those there are"
-    return question.wrong(f"there is no such asset of the kind {name}", fix)
+    noun = "data asset" if name == "data" else name
+    return question.wrong(f"there is no {noun} {asset[0]}", f"az ml {name} list shows the others")
 
 
 def _machines_check(account: Account) -> Check:
@@ -209,7 +209,7 @@ def _machines_check(account: Account) -> Check:
     def ask() -> Check:
         try:
             if compute:
-                refuse_cluster(account.cloud, compute, nodes, types[0] if types else "", gpus)
+                refuse_cluster(account.cloud, compute, nodes, types, gpus)
                 return _state(account, question)
         except RefusedError as error:
             return question.wrong(error.what, error.hint or "")

@@ -147,11 +147,12 @@ def _notes(plan: Plan) -> Iterator[str]:
     config = plan.target.config_as(AzureConfig)
     if len(types) > 1 and plan.spec.sweep is not None and plan.spec.sweep.engine == "native":
         yield f"a sweep job takes one machine type: {types[0]}; the others are not tried"
-    elif config.compute and len(plan.spec.resources.instance.get("azure", ())) > 1:
-        yield f"the cluster {config.compute} has one machine type: only {types[0]} is planned"
     elif len(types) > 1:
         others = ", then ".join(types[1:])
-        yield f"if quota or capacity refuses {types[0]}, submit plans and tries {others}"
+        reason = f"the cluster {config.compute} has other machines than"
+        if not config.compute:
+            reason = "quota or capacity refuses"
+        yield f"if {reason} {types[0]}, submit plans and tries {others}"
     if plan.spec.resources.spot and config.compute:
         yield f"resources.spot changes nothing: the cluster {config.compute} has its own priority"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -248,7 +248,7 @@ def refuse_machines(
 
     compute = document.get("compute", "").removeprefix("azureml:")
     if compute:
-        refuse_cluster(cloud, compute, nodes, planned, gpus)
+        refuse_cluster(cloud, compute, nodes, [planned] if planned else (), gpus)
     else:
         spot = document.get("queue_settings", {}).get("job_tier") == "spot"
         try:
@@ -257,7 +257,8 @@ def refuse_machines(
             if not error.is_denied:
                 raise
             # Users who may submit may lack the right to list quotas; the service will check.
-    for name in {datastore_path(document["outputs"][output]["path"])[0] for output in OUTPUTS}:
+    ours = [item["path"] for name, item in document["outputs"].items() if name in OUTPUTS]
+    for name in {datastore_path(path)[0] for path in ours}:
         cloud.container(name)  # `stop` and `fetch` need it
 
 
@@ -272,8 +273,13 @@ def _location(cloud: Workspace, config: AzureConfig) -> None:
         )
 
 
-def refuse_cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: int) -> None:
-    """Raise RefusedError if the compute is missing, or its machines are too few or different."""
+def refuse_cluster(
+    cloud: Workspace, name: str, nodes: int, planned: Sequence[str], gpus: int
+) -> None:
+    """Raise RefusedError if the compute is missing, or its machines are too few or different.
+
+    `planned`: VM sizes that the cluster may have; empty for any.
+    """
     cluster = cloud.cluster(name)
     if cluster is None:
         hint = (
@@ -294,12 +300,10 @@ def refuse_cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: 
         raise RefusedError(f"{name} is a cluster of Kubernetes, which is not supported")
 
     size = cluster.size
-    if planned and size and planned.lower() != size.lower():
-        hint = f"resources.instance: {{azure: {size}}}"
-        raise RefusedError(
-            f"the machines of {name} are {size}, the job was planned for {planned}",
-            hint=hint,
-        )
+    if planned and size and size.lower() not in map(str.lower, planned):
+        sizes = " or ".join(planned)
+        message = f"the machines of {name} are {size}, the job was planned for {sizes}"
+        raise _refused_machines(message, f"resources.instance: {{azure: {size}}}")
 
     row = find_instance("azure", size)
     if row is not None and row.gpus != gpus:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from cloudtrain.catalog.machines import architecture_of, is_azure_size, select_instances
 from cloudtrain.catalog.pricing import (
-    THIS_MACHINE,
     CostEstimate,
     RegionalPrices,
     estimate_cost,
@@ -190,8 +189,6 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
     named = resources.instance.get("azure", ())
     of_cluster = config.compute and not named
     types, gpus, wrong = ((), resources.gpus or 0, []) if of_cluster else _select(resources, named)
-    if config.compute:  # a cluster has one size
-        types = types[:1]
     is_unknown = "azure.workspace" in config.placeholders
     location = config.location or (PRICED_LOCATION if is_unknown else "")
     image, wrong_image = image_of(
@@ -247,6 +244,7 @@ def _estimate(
     """
     estimates = []
     issues: list[Issue] = []
+    unpriced = prices.unpriced(*types)
     for machine in (types[:1], *((name,) for name in types[1:])):
         estimate, wrong = estimate_cost(
             prices.price_of(*machine),
@@ -255,18 +253,14 @@ def _estimate(
             default_seconds=DEFAULT_MAX_RUNTIME_SECONDS,
             grace_seconds=0,  # Azure ML ends a job at its time limit, and not later
             price_hint=prices.hint(*machine),
+            unpriced=tuple(name for name in machine if name in unpriced),
         )
         estimates.append(estimate)
-        if len(types) > 1:
-            wrong = [
-                replace(issue, message=issue.message.replace(THIS_MACHINE, machine[0]))
-                for issue in wrong
-            ]
         issues += [issue for issue in wrong if issue not in issues]
 
     costs = [estimate.worst_usd for estimate in estimates[1:]]
     if None in costs:
-        return replace(estimates[0], price=None), issues
+        return replace(estimates[0], price=None, unpriced=unpriced), issues
 
     return replace(estimates[0], dearest_usd=max(filter(None, costs), default=0.0)), issues
 

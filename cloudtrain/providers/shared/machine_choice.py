@@ -59,7 +59,8 @@ def machine_choice(
     if local_prices.price_of(*types):
         return choice
 
-    return replace(choice, elsewhere=_elsewhere(types[0], local_prices, settings))
+    unpriced = [*local_prices.unpriced(*types), types[0]][0]
+    return replace(choice, elsewhere=_elsewhere(unpriced, local_prices, settings))
 
 
 def _elsewhere(

@@ -101,6 +101,12 @@ def healthy(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict
 checks_of = partial(checks_for, "azure")
 
 
+def test_a_list_of_machines_needs_only_one_that_the_cluster_has(healthy: dict[str, Any]) -> None:
+    machines = [*OTHER_MACHINES, "Standard_NC24ads_A100_v4"]
+    healthy["resources"]["instance"] = {"azure": machines}
+    assert names_of_wrong(checks_of(healthy)) == []
+
+
 def test_nothing_is_wrong_with_a_healthy_workspace(healthy: dict[str, Any]) -> None:
     checks = checks_of(healthy)
     assert names_of_wrong(checks) == []
@@ -217,6 +223,8 @@ def small_quota(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.Mon
     cloud.account.quotas["standardNDAMSv4_A100Family"] = 96
 
 
+OTHER_MACHINES = ["Standard_NC4as_T4_v3", "Standard_NV36ads_A10_v5"]
+
 BROKEN: dict[str, tuple[str, str, Break]] = {
     "not logged in": ("credentials", "az login", lambda cloud, _spec, _: cloud.log_out()),
     "clock ten minutes fast": (
@@ -250,18 +258,18 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
         lambda _cloud, spec, _: spec.update(secrets={"TOKEN": {"azure": "keyvault:gone/token"}}),
     ),
     "no such input": (
-        *("input", "there is nothing"),
+        *("input", "there is nothing at azureml://datastores/workspaceblobstore/paths/gone/"),
         inputs("azureml://datastores/workspaceblobstore/paths/gone/"),
     ),
     "no such datastore of an input": (
         *("input", "there is no datastore gone"),
         inputs("azureml://datastores/gone/paths/train/"),
     ),
-    "no such data asset": ("input", "az ml data list", inputs("azureml:gone:1")),
+    "no such data asset": ("input", "no data asset azureml:gone:1", inputs("azureml:gone:1")),
     "no latest version": ("input", "az ml data list", inputs("azureml:gone@latest")),
-    "no such model": ("input", "az ml model list", inputs("azureml:net:2", type="model")),
+    "no such model": ("input", "no model azureml:net:2", inputs("azureml:net:2", type="model")),
     "no such environment": (
-        *("environment", "az ml environment list"),
+        *("environment", "no environment azureml:mine:2"),
         lambda _cloud, spec, _: spec.update(image="azureml:mine:2"),
     ),
     "no environment at all": (
@@ -269,6 +277,10 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
         lambda _cloud, spec, _: spec.update(image="azureml:gone@latest"),
     ),
     "no such cluster": ("compute", "no compute gone", setting(compute="gone")),
+    "other machines in the cluster": (
+        *("compute", f"the job was planned for {OTHER_MACHINES[0]} or {OTHER_MACHINES[1]}"),
+        lambda _cloud, spec, _: spec["resources"].update(instance={"azure": OTHER_MACHINES}),
+    ),
     "cluster failed": (
         *("compute", "Failed"),
         lambda cloud, _spec, _: setattr(cloud.account.computes["gpu-cluster"], "state", "Failed"),

@@ -236,7 +236,7 @@ def test_a_machine_without_quota_is_replaced_by_the_next_of_the_list(
     result = in_process("submit", "--provider", "azure", "--detach", "--run-id", "other-1")
     assert result.code == 0, result.err
     assert f"2 x {T4} are 8 vCPUs; the quota" in result.err
-    assert f"trying {A100}" in result.err
+    assert f"trying {A100}, 7.35 USD/h, at most " in result.err
     (body,) = sent(cloud, "PutJob")
     assert body["properties"]["resources"]["instanceType"] == A100
 
@@ -256,9 +256,18 @@ def test_a_refusal_of_the_service_itself_leads_to_the_next_machine(cloud: AzureC
     run, notes = submit_list(cloud, "other-2", models, standardNCASv3_T4Family=0)
     assert cloud.service.jobs[run.id].vm_size == A100
     assert len(sent(cloud, "PutJob")) == 2
-    (note,) = [text for text in notes if text.endswith(f"trying {A100}")]
+    (note,) = [text for text in notes if f"trying {A100}" in text]
     assert note.startswith(f"{T4}: creating the job")
     assert run.status().state == "pending"
+
+
+def test_a_list_for_a_cluster_is_planned_for_the_machine_that_it_has(cloud: AzureCloud) -> None:
+    reconnect()
+    job = cloudtrain.load({**JOB, "resources": LIST, "azure": {"compute": "gpu-cluster"}})
+    run = cloudtrain.submit(cloudtrain.plan(job, "azure", run_id="cluster-1"))
+    assert run.folder.document("plan.json")["target"]["facts"]["instances"] == [A100]
+    (body,) = sent(cloud, "PutJob")
+    assert body["properties"]["computeId"].endswith("gpu-cluster")
 
 
 def test_a_list_without_quota_for_any_machine_names_each_reason(cloud: AzureCloud) -> None:
