@@ -19,7 +19,6 @@ from cloudtrain.planning.launch import command_words, dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers.shared.paths import file_name
-from cloudtrain.source.distributions import hide_passwords
 from cloudtrain.spec.contradictions import (
     HIDDEN,
     hide_secrets,
@@ -32,6 +31,7 @@ from cloudtrain.submission.preflight import start_notes
 from cloudtrain.submission.rehearsals import without_varying
 from cloudtrain.units import format_duration, format_size
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
+from cloudtrain_launcher.packages.requirement_files import hide_passwords
 
 MAX_PACKAGES = 6
 """Maximum installed packages that a plan shows."""

@@ -56,11 +56,6 @@ class Frame:
     code: str = ""
 
     @property
-    def is_library(self) -> bool:
-        """True for a file of an installed package or of Python itself."""
-        return bool(_LIBRARY.search(self.file))
-
-    @property
     def place(self) -> str:
         """Place such as `train.py:41`, or `torch/nn/functional.py:2238` in a package."""
         return f"{_PACKAGES.split(self.file)[-1]}:{self.line}"
@@ -80,7 +75,9 @@ class Raised:
     @property
     def own_frame(self) -> Frame | None:
         """Innermost frame of the program itself; None if only frames of packages are known."""
-        return next((frame for frame in reversed(self.frames) if not frame.is_library), None)
+        return next(
+            (frame for frame in reversed(self.frames) if not _LIBRARY.search(frame.file)), None
+        )
 
     @property
     def place(self) -> str:

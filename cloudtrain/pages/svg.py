@@ -279,7 +279,7 @@ def labels_of(ticks: Sequence[float]) -> Sequence[str]:
     digits = 7
     while len(set(labels)) < len({*ticks}) and digits <= 17:
         labels = [f"{tick:.{digits}g}" for tick in ticks]
-        digits = digits + 5
+        digits += 5
 
     return labels
 

@@ -93,7 +93,7 @@ def room_for(plan: Plan) -> tuple[Plan, Rules]:
 
     for argument, words in groups.items():
         starts[argument] = at
-        at = at + len(words)
+        at += len(words)
 
     rules = {
         key: {"at": starts[argument] + 1, "key": argument, **_rule(space[key])}

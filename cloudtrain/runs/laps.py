@@ -68,8 +68,8 @@ class Pauses:
     def add(self, seconds: float, steps: float) -> None:
         """Add a pause."""
         self.shortest = min(self.shortest, seconds) if self.count else seconds
-        self.count = self.count + 1
-        self.seconds = self.seconds + seconds
+        self.count += 1
+        self.seconds += seconds
         self.steps = steps
         self.longest = max(self.longest, seconds)
 
@@ -160,8 +160,8 @@ class Laps:
         """Current seconds per step, from warm-up if necessary; None before two steps."""
         steps, seconds = (0.0, 0.0) if self.laps else (self.trained, self.warm_up)
         for lap in reversed(self.laps):
-            steps = steps + lap.steps
-            seconds = seconds + lap.seconds
+            steps += lap.steps
+            seconds += lap.seconds
             if seconds >= RECENT_SECONDS:
                 break
 

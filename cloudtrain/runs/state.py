@@ -55,7 +55,7 @@ class Curve:
         if self.count % self.stride == 0:
             self.points.append(value)
 
-        self.count = self.count + 1
+        self.count += 1
         self.latest = value
 
         if len(self.points) > KEPT_POINTS:

@@ -35,8 +35,8 @@ class PhaseSums:
 
     def add(self, more: PhaseSums) -> None:
         """Add further steps."""
-        self.steps = self.steps + more.steps
-        self.wall = self.wall + more.wall
+        self.steps += more.steps
+        self.wall += more.wall
         self.run_delay += more.run_delay
 
         for phase, seconds in more.seconds.items():
@@ -153,8 +153,8 @@ class Mean:
     def add(self, value: float) -> None:
         """Add a number. Ignore NaN and infinities."""
         if math.isfinite(value):
-            self.total = self.total + value
-            self.count = self.count + 1
+            self.total += value
+            self.count += 1
 
     @property
     def value(self) -> float:

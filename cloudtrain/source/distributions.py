@@ -145,11 +145,6 @@ def requested_by(root: Path, file: str) -> Requested:
         raise SourceError(f"{file} cannot be read: {error.strerror}") from None
 
 
-def requested_list(packages: Collection[str]) -> Requested:
-    """Return the requirements of a list in job.yaml."""
-    return requirement_files.requested_list(packages)
-
-
 def find_requirements(root: Path, paths: Collection[str]) -> str:
     """Return the requirements file that applies by default; empty for none.
 
@@ -159,8 +154,3 @@ def find_requirements(root: Path, paths: Collection[str]) -> str:
         if name in paths and requested_by(root, name).to_install:
             return str(name)
     return ""
-
-
-def hide_passwords(text: str) -> str:
-    """Return a requirement with `***` instead of user names and passwords."""
-    return str(requirement_files.hide_passwords(text))

@@ -21,12 +21,12 @@ from cloudtrain.source.distributions import (
     Requested,
     find_requirements,
     requested_by,
-    requested_list,
 )
 from cloudtrain.source.git import git_state
 from cloudtrain.source.scan import is_whole, pack, scan
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.model import JobSpec
+from cloudtrain_launcher.packages.requirement_files import requested_list
 
 MAX_CHANGED = 5
 """Maximum number of changed files in an error."""

@@ -113,8 +113,12 @@ class SweepJournal:
         return self.state.trials[action.trial]
 
 
+def pause_between_rounds() -> None:
+    time.sleep(PAUSE_SECONDS)
+
+
 def drive(
-    folder: SweepFolder, trials: Trials, *, pause: Callable[[], None] | None = None
+    folder: SweepFolder, trials: Trials, *, pause: Callable[[], None] = pause_between_rounds
 ) -> SweepState:
     """Drive a sweep to its end and return its state.
 
@@ -130,12 +134,8 @@ def drive(
         driver = Driver(journal, trials, suggester)
         driver.recover()
         while not driver.advance():
-            (pause or _pause)()
+            pause()
     return journal.state
-
-
-def _pause() -> None:
-    time.sleep(PAUSE_SECONDS)
 
 
 class Driver:

@@ -21,7 +21,7 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.submit import documents_of, submitting
-from cloudtrain.sweeps.driver import PAUSE_SECONDS, SweepJournal
+from cloudtrain.sweeps.driver import SweepJournal, pause_between_rounds
 from cloudtrain.sweeps.journal import (
     Launching,
     RunEnded,
@@ -78,7 +78,9 @@ def start_native(plan: SweepPlan, archive: Path, image: ResolvedImage | None) ->
     return folder
 
 
-def drive_native(folder: SweepFolder, *, pause: Callable[[], None] | None = None) -> SweepState:
+def drive_native(
+    folder: SweepFolder, *, pause: Callable[[], None] = pause_between_rounds
+) -> SweepState:
     """Mirror a sweep into its journal until it has ended, and return its state.
 
     `pause` is called between two observations. Raise UsageError if another process drives it.
@@ -93,13 +95,9 @@ def drive_native(folder: SweepFolder, *, pause: Callable[[], None] | None = None
         while journal.state.state in ("running", "stopping"):
             mirror.advance()
             if journal.state.state in ("running", "stopping"):
-                (pause or _pause)()
+                pause()
 
     return journal.state
-
-
-def _pause() -> None:
-    time.sleep(PAUSE_SECONDS)
 
 
 class NativeMirror:

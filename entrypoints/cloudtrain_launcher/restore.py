@@ -71,8 +71,8 @@ def restore(
                     destination.with_name(f".{node}{TEMPORARY_SUFFIX}"),
                     cancelled,
                 ):
-                    count = count + 1
-                    size = size + destination.stat().st_size
+                    count += 1
+                    size += destination.stat().st_size
         except _SkipFile as reason:
             log(f"not restored: {path}: {reason}")
 

@@ -87,8 +87,8 @@ class WorkingFolder:
             if reason:
                 result.left_out.append(f"{file.path}: {reason}")
             else:
-                result.files = result.files + 1
-                result.bytes = result.bytes + file.size
+                result.files += 1
+                result.bytes += file.size
 
         return result
 

@@ -107,9 +107,8 @@ class Ranks:
         """Give all groups the timeout of the start, also the groups of a strategy."""
         if dist.is_initialized():
             is_apart = self._control is not dist.group.WORLD
-            self._groups = [
-                group for group in _all_groups() if not (is_apart and group is self._control)
-            ]
+            groups = distributed_c10d._world.pg_map  # which torch does not list publicly
+            self._groups = [group for group in groups if not (is_apart and group is self._control)]
             set_timeouts(self._groups, self._start_timeout)
 
     def begin_training(self, timeout: float | None) -> None:
@@ -309,14 +308,6 @@ def _device(local_rank: int, local_size: int) -> torch.device:
 
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
-
-
-def _all_groups() -> list[Any]:
-    """Return the process groups of this rank, also of a device mesh.
-
-    Torch does not list them publicly.
-    """
-    return list(distributed_c10d._world.pg_map)
 
 
 def set_timeouts(groups: Iterable[Any], seconds: float) -> None:

@@ -170,7 +170,7 @@ def test_a_gpu_copies_beside_training_and_before_the_next_update(device: str) ->
     for value in (1.0, 2.0):
         copied = copies.copy({"weights": weights, "statistics": statistics}, steady={"weights"})
         statistics.add_(1)  # a forward pass
-        copies.before_update()
+        copies.wait()
         weights.add_(1)
         copies.wait()
         assert all(bool((copy == value).all()) for copy in copied.values())
@@ -221,7 +221,7 @@ def test_an_update_waits_until_the_weights_have_left(monkeypatch: pytest.MonkeyP
     assert copies._copying is not None
     assert not copies._copying.done()
     threading.Thread(target=goes_on.set).start()
-    copies.before_update()
+    copies.wait()
     assert copies._copying.done()
     assert torch.equal(copied["weights"], weights)
 

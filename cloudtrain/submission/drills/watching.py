@@ -14,7 +14,6 @@ from pathlib import Path
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.rehearsal.base import RunPaths
 from cloudtrain.runs.state import RunState
-from cloudtrain.submission.drills import watching
 from cloudtrain.submission.drills.history import (
     Listing,
     SavedFiles,
@@ -202,7 +201,6 @@ LOADER_NAME = "pt_data_worker"
 
 SIGNAL_SECONDS = 10.0
 """Maximum seconds for a stop to reach the ranks."""
-_POLL_SECONDS = 0.01
 
 
 def rank_processes(events: Iterable[Event]) -> dict[int, int]:
@@ -261,7 +259,7 @@ def await_pending(signum: signal.Signals, processes: Iterable[int]) -> None:
     waiting = list(processes)
     while waiting and time.monotonic() < deadline:
         waiting = [process for process in waiting if _lacks(process, signum)]
-        time.sleep(_POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _lacks(process: int, signum: signal.Signals) -> bool:
@@ -330,9 +328,9 @@ def _kill_rank(watched: Watched) -> Injected:
 
 
 def _lose_node(watched: Watched) -> Injected:
-    node, launcher = max(watching.launchers(watched.events).items())
-    node_processes = watching.with_descendants(launcher)
-    watching.kill_at_once(node_processes)
+    node, launcher = max(launchers(watched.events).items())
+    node_processes = with_descendants(launcher)
+    kill_at_once(node_processes)
     return Injected(
         text=f"SIGKILL of all {len(node_processes)} processes of node {node}", ends_run=True
     )
@@ -340,13 +338,13 @@ def _lose_node(watched: Watched) -> Injected:
 
 def _stop(watched: Watched) -> Injected:
     watched.run.request_stop(watched.state)
-    watching.await_pending(signal.SIGTERM, watched.ranks().values())
+    await_pending(signal.SIGTERM, watched.ranks().values())
     return Injected(text="SIGTERM to all ranks", ends_run=True)
 
 
 def _fill_disk(watched: Watched) -> Injected:
-    for launcher in watching.launchers(watched.events).values():
-        for process in watching.with_descendants(launcher):
+    for launcher in launchers(watched.events).values():
+        for process in with_descendants(launcher):
             _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
             resource.prlimit(process, resource.RLIMIT_FSIZE, (FILE_LIMIT_BYTES, hard))
     return Injected(
@@ -359,8 +357,8 @@ def _fill_disk(watched: Watched) -> Injected:
 
 def _stall_loader(watched: Watched) -> Injected:
     rank, process = max(watched.ranks().items())
-    workers = watching.loader_workers(process)
-    watching.send(signal.SIGSTOP, workers)
+    workers = loader_workers(process)
+    send(signal.SIGSTOP, workers)
     if workers:
         victims = "the worker" if len(workers) == 1 else f"all {len(workers)} workers"
         return Injected(text=f"SIGSTOP of {victims} of the loader of rank {rank}", stalled=workers)

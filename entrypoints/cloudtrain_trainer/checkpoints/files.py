@@ -252,7 +252,8 @@ class HostCopies:
 
     Tensors of a GPU pass through two small pinned buffers in a thread, during the next forward and
     backward pass: pinned copies of all would take up to twice their bytes, since torch rounds each
-    up to a power of two. `before_update` runs before each update of the weights.
+    up to a power of two. `wait` runs before each update of the weights, too: it must not overtake
+    the copies.
     """
 
     def __init__(self) -> None:
@@ -294,10 +295,6 @@ class HostCopies:
         """Wait until the copies are complete. Raises the error of the thread."""
         if self._copying is not None:
             self._copying.result()
-
-    def before_update(self) -> None:
-        """Wait as well: an update must not overtake the copies."""
-        self.wait()
 
     def _prepare(self, devices: Collection[torch.device]) -> None:
         """Let the copies begin after the work that each GPU has now."""

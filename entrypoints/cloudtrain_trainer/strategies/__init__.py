@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from cloudtrain_trainer import hardware, partition, rules
@@ -148,8 +149,10 @@ class Strategy:
     def sync_buffers(self, model: nn.Module) -> None:
         """Make buffers, such as batch norm's statistics, equal on all ranks, in place.
 
-        Called before an evaluation.
+        Called before an evaluation. Rank 0's are broadcast, as DDP does before a forward pass.
         """
+        for buffer in model.buffers() if self.ranks.size > 1 else ():
+            dist.broadcast(buffer, src=0)
 
     def average_statistics(self, statistics: Sequence[Tensor]) -> None:
         """Replace tensors that depend on the data by their mean over all ranks."""

@@ -77,11 +77,6 @@ class DistributedData(Strategy):
         context: AbstractContextManager[None] = wrapped.no_sync()  # type: ignore[operator]
         return context
 
-    def sync_buffers(self, model: nn.Module) -> None:
-        """Broadcast rank 0's buffers, as DDP does before the next forward pass."""
-        for buffer in model.buffers():
-            dist.broadcast(buffer, src=0)
-
     def average_statistics(self, statistics: Sequence[Tensor]) -> None:
         for tensor in statistics:
             dist.all_reduce(tensor.detach())

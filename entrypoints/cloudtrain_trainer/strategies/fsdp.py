@@ -31,7 +31,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -76,11 +75,6 @@ class FullyShardedData(Strategy):
         model.to(step.device)
 
         return model, self.with_loss(model, step)
-
-    def sync_buffers(self, model: nn.Module) -> None:
-        """Broadcast rank 0's buffers."""
-        for buffer in model.buffers():
-            dist.broadcast(buffer, src=0)
 
 
 class HybridShardedData(FullyShardedData):
