@@ -26,20 +26,35 @@ STRINGS_SCHEMA = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"typ
 
 
 NAMES_OF_CLOUDS = {
+    "base_job_name": "name",
+    "checkpoint_s3_uri": "checkpoints.uri",
     "code": "source",
     "command": "entrypoint and args",
     "distribution": "resources.processes, or launcher: none",
+    "enable_network_isolation": "aws.network_isolation",
+    "encrypt_inter_container_traffic": "aws.encrypt_traffic",
+    "entry_point": "entrypoint",
     "environment": "image, or env for variables",
     "environment_variables": "env",
     "hyperparameters": "args",
+    "image_uri": "image",
     "instance_count": "resources.nodes",
     "instance_type": "resources.instance",
+    "keep_alive_period_in_seconds": "aws.keep_alive",
+    "max_retry_attempts": "limits.retries",
+    "max_run": "limits.max_runtime",
+    "metric_definitions": "metrics",
+    "output_path": "aws.output",
     "outputs": "${outputs.model} and the like, in args",
     "queue_settings": "resources.spot",
+    "security_group_ids": "aws.security_groups",
     "shm_size": "resources.shm",
+    "source_dir": "source",
     "timeout": "limits.max_runtime",
+    "use_spot_instances": "resources.spot",
+    "volume_size": "resources.disk",
 }
-"""Names in the clouds' own job files -> field of job.yaml."""
+"""Names in the clouds' own job files and SDKs -> field of job.yaml."""
 
 
 class Section(BaseModel):

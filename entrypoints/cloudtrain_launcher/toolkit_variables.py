@@ -101,6 +101,7 @@ def toolkit_variables(
         "current_host_rank": context.node_rank,
         **{f"channel_{name}": folder for name, folder in folders.items()},
         **{f"hp_{name}": value for name, value in hps.items()},
+        **{f"hp_{name.replace('-', '_')}": value for name, value in hps.items()},  # ModelTrainer
     }
     return {f"SM_{name.upper()}": _text(value) for name, value in variables.items()}
 

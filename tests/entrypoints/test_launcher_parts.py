@@ -118,13 +118,14 @@ def test_variables_of_awss_toolkit_have_values_of_json_in_arguments(tmp_path: Pa
         "sizes": "[1, 2]",
         "lr": "5e-5",
         "fsdp": "full_shard auto_wrap",
-        "n": 3,
+        "batch-size": 3,
     }
     job = replace(JOB, argv=[], values=values)
     env = environment.job_environment(job, context, tmp_path, environ)
-    hps = {"fp16": True, "sizes": [1, 2], "lr": 5e-5, "fsdp": "full_shard auto_wrap", "n": 3}
+    hps = {**values, "fp16": True, "sizes": [1, 2], "lr": 5e-5}
     assert json.loads(env["SM_HPS"]) == hps
     assert env["SM_HP_FP16"] == "true"
+    assert env["SM_HP_BATCH-SIZE"] == env["SM_HP_BATCH_SIZE"] == "3"
 
 
 def test_a_stop_ends_the_wait_for_a_name_that_never_resolves() -> None:
