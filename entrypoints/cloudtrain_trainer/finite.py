@@ -51,7 +51,7 @@ class FiniteWatch:
     def note_step(self, step: int, loss: Tensor, norm: Tensor | None = None) -> None:
         """Note a step, counted from 1. `loss`, `norm`: float scalars on the device."""
         numbers = loss if norm is None else torch.stack((loss.float(), norm.float()))
-        self._notes.append((step, numbers.reshape(-1)))
+        self._notes.append((step, numbers))
 
     def poll(self) -> bool:
         """Return whether a step was bad, without waiting for a GPU.
@@ -82,7 +82,7 @@ class FiniteWatch:
 
     def _judge(self) -> None:
         for step, numbers in self._copied:
-            for name, value in zip(NUMBERS, numbers.tolist()):  # noqa: B905  (without a norm)
+            for name, value in zip(NUMBERS, numbers.reshape(-1).tolist()):  # noqa: B905  (without a norm)
                 if self._first_bad is None and not math.isfinite(value):
                     self._first_bad = step, f"{name} is {value:g}"
 

@@ -221,7 +221,7 @@ class StepTimer:
     thread was ready but had no core; None: unknown.
     """
 
-    LOOK_SECONDS = 0.005
+    LOOK_SECONDS = 0.05
     """Minimum time between reads of DDP's measurements."""
     PHASES: tuple[str, ...] = ("data", "compute", "saving", "evaluation", "other")
 

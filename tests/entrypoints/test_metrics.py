@@ -19,6 +19,7 @@ import torch
 import cloudtrain_job
 from cloudtrain_launcher import events
 from cloudtrain_trainer import tasks
+from cloudtrain_trainer.data import batches
 from cloudtrain_trainer.data.batches import Batches
 from cloudtrain_trainer.reporting.metrics import LossMean, Meter, Trackers
 from cloudtrain_trainer.reporting.progress import schedule
@@ -28,9 +29,9 @@ from tests.entrypoints.groups import Group, StartGroup
 
 
 def test_the_loss_mean_is_weighted_by_samples_and_can_be_restored() -> None:
-    mean = LossMean(torch.device("cpu"))
+    mean = LossMean()
     mean.add(torch.tensor(1.0), 3)
-    restored = LossMean(torch.device("cpu"))
+    restored = LossMean()
     restored.restore(mean.state())
     restored.add(torch.tensor(5.0), 1)
     assert restored.value() == 2.0
@@ -66,9 +67,12 @@ class TimedData:
 
 
 def test_the_rate_after_an_evaluation_does_not_include_its_time(
-    make_loop: Callable[..., Loop], capfd: pytest.CaptureFixture[str]
+    make_loop: Callable[..., Loop],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A step of 32 samples takes one second, an evaluation of 12 batches 12 minutes."""
+    monkeypatch.setattr(batches, "MAX_AHEAD", 1)
     clock = [0.0]
     loop = make_loop("--epochs", "2")
     loop.meter = Meter(clock=lambda: clock[0])

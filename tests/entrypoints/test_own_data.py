@@ -72,6 +72,32 @@ def test_creating_samples_does_not_change_the_random_generators_of_training() ->
     assert (torch.rand(1), np.random.random(), random.random()) == expected
 
 
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0.0, [0, 1, 2]), (1.0, [0])],
+    ids=["fast data is read ahead", "slow data one at a time"],
+)
+def test_a_rank_reads_a_few_batches_at_a_time(
+    seconds: float, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    class Broken:
+        def __getitem__(self, item: int) -> int:
+            clock[0] += seconds
+            read.append(item)
+            return 6 // (2 - item)
+
+    with clock_of_reads(monkeypatch) as clock:
+        batches = Loader(Broken(), 0, pin_memory=False).load(range(9))
+        assert next(batches) == 3
+        assert read == expected
+
+        assert next(batches) == 6
+        with pytest.raises(ZeroDivisionError):
+            next(batches)
+
+
 class ReadInBatches(Dataset[int]):
     """Has torch's method for batched reads."""
 

@@ -28,6 +28,7 @@ from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.own_task import complete, from_options
 from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.reporting.metrics import LossMean
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training import memory
 from cloudtrain_trainer.training.loop import Loop
@@ -349,7 +350,7 @@ def _checkpoints(setting: Setting) -> Path:
 
 
 def _next_loss(loop: Any) -> float:
-    loop.step.loss = loop.step.new_loss_mean()
+    loop.step.loss = LossMean()
     advance(loop, 1)
     loss: float = loop.step.loss.value()
     return loss

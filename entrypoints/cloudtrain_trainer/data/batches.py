@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -30,6 +31,12 @@ HANDOVER_SECONDS = 1e-3
 To take two tensors from another process costs it 0.7 ms.
 """
 TRIAL_SAMPLES = 16
+AHEAD_SECONDS = 1e-3
+MAX_AHEAD = 8
+"""A rank that reads itself reads up to 8 micro-batches, or for 1 ms, at a time.
+
+The step in between empties the processor's caches: one at a time takes twice as long.
+"""
 
 
 @dataclass(frozen=True)
@@ -120,13 +127,21 @@ class Loader:
     """Reads items of `data` in order: in this process, or ahead of it in others.
 
     `workers`: number of processes; 0 reads in this process. `persistent`: they outlive a `load`.
+    `ahead`: this process, too, may read more than it has yielded.
     """
 
     def __init__(
-        self, data: Any, workers: int, pin_memory: bool, *, persistent: bool = False
+        self,
+        data: Any,
+        workers: int,
+        pin_memory: bool,
+        *,
+        persistent: bool = False,
+        ahead: bool = True,
     ) -> None:
         self.data = data
         self.pin_memory = pin_memory
+        self._max_ahead = MAX_AHEAD if ahead else 1
         self._processes: DataLoader[Any] | None = None
 
         if workers:
@@ -147,10 +162,34 @@ class Loader:
     def load(self, items: Iterable[Any]) -> Iterator[Any]:
         """Yield `data[item]` of each item, in order. Another call ends the one before."""
         if self._processes is None:
-            return (self._pinned(self.data[item]) for item in items)
+            return self._read(iter(items))
 
         self._sampler.items = items
         return iter(self._processes)
+
+    def _read(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Read a few items at a time. An error is raised after the items before it."""
+        error: Exception | None = None
+
+        while error is None:
+            batches: list[Any] = []
+            end = time.perf_counter() + AHEAD_SECONDS
+
+            with restored_generators():
+                try:
+                    for item in itertools.islice(items, self._max_ahead):
+                        batches.append(self._pinned(self.data[item]))
+                        if time.perf_counter() > end:
+                            break
+                except Exception as raised:  # noqa: BLE001  (raised below)
+                    error = raised
+
+            if not batches and error is None:
+                return
+
+            yield from batches
+
+        raise error
 
     def _pinned(self, batch: Any) -> Any:
         return map_tensors(Tensor.pin_memory, batch) if self.pin_memory else batch

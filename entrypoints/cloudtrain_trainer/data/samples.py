@@ -46,9 +46,10 @@ class Samples:
     """Batches of a data set. Pairs become inputs and targets; other batches are the input.
 
     `collate` turns a list of samples into a batch (batch, ...); the default stacks them. `whole`:
-    keep pairs together. While a batch is created, torch's, numpy's and Python's generators are
+    keep pairs together. Before a batch is created, torch's, numpy's and Python's generators are
     seeded with (seed, epoch, index of its first sample): random crops differ between epochs, and
-    are the same with any number of loader processes, and after a resume.
+    are the same with any number of loader processes, and after a resume. Whoever reads in the
+    process that trains restores them afterwards (`restored_generators`).
     """
 
     def __init__(
@@ -70,9 +71,8 @@ class Samples:
         """Return inputs (batch, ...) and targets (batch, ...), or the whole batch and None."""
         batch = rows(self.dataset, draw.indices) if self.collate is stack else None
         if batch is None:
-            with restored_generators():
-                seed_generators(self.seed, draw.epoch, draw.indices[0])
-                batch = self.collate(self.read(draw.indices))
+            seed_generators(self.seed, draw.epoch, draw.indices[0])
+            batch = self.collate(self.read(draw.indices))
 
         return split_pair(batch, self.whole)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import get_worker_info
 
 from cloudtrain_trainer.data.batches import Loader, split_evenly
-from cloudtrain_trainer.data.samples import restored_generators, seed_generators
+from cloudtrain_trainer.data.samples import seed_generators
 from cloudtrain_trainer.data.streams import Stream
 from cloudtrain_trainer.factories import place
 from cloudtrain_trainer.rules import Refused, RefusedData
@@ -73,22 +73,18 @@ class StreamReader:
         if state is not None and state["state"] is not None:
             self._pass = state["pass"]
             self._read = state["read"]
-            with restored_generators():
-                self._iterator = self.part.read(self._pass, state["state"])
-
+            self._iterator = self.part.read(self._pass, state["state"])
             return
 
         self._pass = epoch
         self._read = 0
-        with restored_generators():
-            self._iterator = self.part.read(epoch)
+        self._iterator = self.part.read(epoch)
         for first in unused:
             self._next_batch(first)
 
     def _next_batch(self, first: int) -> list[Any]:
-        with restored_generators():
-            seed_generators(self.part.seed, self._pass, first)
-            return self._take(self.count)[self.share]
+        seed_generators(self.part.seed, self._pass, first)
+        return self._take(self.count)[self.share]
 
     def _take(self, count: int) -> list[Any]:
         taken: list[Any] = []
@@ -181,7 +177,8 @@ class StreamBatches:
         ]
         self._loaders = [
             # One process each: an iterable that asks for the number of workers would split again.
-            Loader(reader, min(workers, 1), pin_memory, persistent=True)
+            # Not ahead: a checkpoint asks a reader of this process for its position.
+            Loader(reader, min(workers, 1), pin_memory, persistent=True, ahead=False)
             for reader in self._readers
         ]
         self._states: list[Any] = [None] * len(parts)

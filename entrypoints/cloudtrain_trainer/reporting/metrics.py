@@ -87,18 +87,26 @@ class Meter:
         return self._clock() - self.started
 
 
-class LossMean:
-    """The weighted mean of losses, on the device, since reading it would stall a GPU."""
+MAX_ADDED = 1000
+"""Losses on a device, of 512 bytes each, until they are read."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.total = torch.zeros((), dtype=torch.float64, device=device)
+
+class LossMean:
+    """The weighted mean of losses. They stay on the device until it is read: that stalls a GPU."""
+
+    def __init__(self) -> None:
+        self._total = 0.0
         self._weight = 0.0
+        self._added: list[tuple[Tensor, float]] = []
+        """Losses on the device, and their weights, that are not in the total yet."""
 
     def add(self, loss: Tensor, weight: float) -> None:
         """Add the mean loss of a micro-batch, shape (); without weight it may be NaN."""
         if weight:
-            self.total.add_(loss, alpha=weight)
+            self._added.append((loss.detach(), weight))
             self._weight += weight
+        if len(self._added) == MAX_ADDED:
+            self.state()
 
     def value(self) -> float:
         """Return the mean; 0 without losses. Waits for the device."""
@@ -107,12 +115,19 @@ class LossMean:
 
     def state(self) -> tuple[float, float]:
         """Return (weighted sum of the losses, sum of the weights). Waits for the device."""
-        return float(self.total), self._weight
+        if self._added:
+            losses, weights = zip(*self._added, strict=True)
+            for loss, weight in zip(torch.stack(losses).tolist(), weights, strict=True):
+                self._total += loss * weight  # in order, however often the state is read
+
+            self._added = []
+
+        return self._total, self._weight
 
     def restore(self, state: tuple[float, float]) -> None:
         """Continue from a `state`: (weighted sum of the losses, sum of the weights)."""
-        total, self._weight = state
-        self.total.fill_(total)
+        self._total, self._weight = state
+        self._added = []
 
 
 @torch.no_grad()
@@ -130,7 +145,7 @@ def evaluate(
     strategy.average_statistics(step.task.statistics(step.model))
     step.wrapped.eval()
 
-    loss = LossMean(step.device)
+    loss = LossMean()
     samples = 0
     sums = dict[str, Tensor]()
 

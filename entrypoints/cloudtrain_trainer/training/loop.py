@@ -15,7 +15,7 @@ from cloudtrain_trainer.data.batches import MAX_EVALUATION_BATCH
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import CollectiveFlags
-from cloudtrain_trainer.reporting.metrics import Trackers, evaluate
+from cloudtrain_trainer.reporting.metrics import LossMean, Trackers, evaluate
 from cloudtrain_trainer.reporting.progress import ProgressReporter, schedule
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
@@ -181,7 +181,7 @@ class Loop(TrainingRun):
 
         if complete:
             self.position = Position(self.position.step, epoch, 0)
-            self.step.loss = self.step.new_loss_mean()
+            self.step.loss = LossMean()
             self.progress.restart()
 
         return True

@@ -48,7 +48,8 @@ class Step:
         """Passes per rank and step. A pipeline makes its own micro-batches."""
 
         self.finite_watch = FiniteWatch(self.device)
-        self.loss = self.new_loss_mean()
+        self.loss = LossMean()
+        """The mean of the training loss in this epoch."""
         self._weight = 1.0
         """Weight of the mean loss of the current micro-batch."""
         self._total_weight = float(batch_size)
@@ -100,10 +101,6 @@ class Step:
             options.optimizer, trained, self.lr, decay, options.betas, fused=fused
         )
         self.group_numbers = optimizers.GroupNumbers(self.optimizer)
-
-    def new_loss_mean(self) -> LossMean:
-        """Return an empty mean of the training loss, for a new epoch."""
-        return LossMean(self.device)
 
     def train_step(self, batches: Iterator[tuple[Any, Any]], step: int, steps: int) -> None:
         """Train on the next micro-batches: one step with the gradient of the global mean loss.
