@@ -232,6 +232,11 @@ def load_settings(
     return Settings(values=values, origins=origins, folder=folder)
 
 
+def data_folder(data_dir: str | None) -> Path:
+    """Return the folder of runs of a command that belongs to no job. `data_dir`: --data-dir."""
+    return Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
+
+
 def _settings_for(
     keys: Set[str], environ: Mapping[str, str], chosen: Sequence[object]
 ) -> dict[str, Setting]:

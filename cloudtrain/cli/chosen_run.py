@@ -18,7 +18,7 @@ from cloudtrain.runs.store import (
     summaries,
     sweep_named,
 )
-from cloudtrain.settings import load_settings
+from cloudtrain.settings import data_folder
 from cloudtrain.submission.lookup import find_run
 from cloudtrain.submission.run import Run
 
@@ -38,7 +38,7 @@ def chosen(name: str | None, data_dir: str | None) -> Run | Sweep:
     if name is not None and not name:  # such as "$RUN" without a value
         raise UsageError("the name of the run is empty", hint="cloudtrain list shows all runs")
 
-    folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
+    folder = data_folder(data_dir)
     store = RunStore(folder)
 
     if name is None or name == LAST:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,13 +108,4 @@ def _refreshed_text(read: Refreshed) -> str:
 def _refreshed_json(read: list[Refreshed]) -> dict[str, Any]:
     if not read:
         return {}
-    rows = [
-        {
-            "provider": provider.provider,
-            "regions": list(provider.regions),
-            "prices": provider.prices,
-            "left_out": provider.left_out,
-        }
-        for provider in read
-    ]
-    return {"refreshed": rows}
+    return {"refreshed": [asdict(refreshed) for refreshed in read]}

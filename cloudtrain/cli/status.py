@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -38,7 +37,7 @@ from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.runs.forecast import limit_warning, remaining_seconds, shown
 from cloudtrain.runs.state import ENDED, STATES, RunState, explain
 from cloudtrain.runs.store import sweep_ids, sweep_of_run
-from cloudtrain.settings import load_settings
+from cloudtrain.settings import data_folder
 from cloudtrain.submission.lookup import NOT_ASKED, import_remote_runs, list_runs, runs_going_on
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration, format_number
@@ -118,7 +117,7 @@ def list_command(
 
 def _with_sweeps(runs: list[dict[str, Any]], data_dir: str | None) -> list[dict[str, Any]]:
     """Replace the trials of each sweep by one line."""
-    folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
+    folder = data_folder(data_dir)
     sweeps = sweep_ids(folder)
     trials = {}
 

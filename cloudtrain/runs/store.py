@@ -112,7 +112,7 @@ class RunStore:
                 lock = acquire(draft / SUBMIT_LOCK)
                 assert lock is not None  # noqa: S101  (the draft is private)
                 submit_lock.append(lock)
-                os.write(lock.file, json.dumps(ProcessIdentity.of(os.getpid()).to_json()).encode())
+                os.write(lock.file, ProcessIdentity.own_text().encode())
 
             if first_event is not None:
                 RunFolder(draft).append(first_event, durable=True)

@@ -25,7 +25,7 @@ from cloudtrain.runs.history import History
 from cloudtrain.runs.logs import Observation
 from cloudtrain.runs.state import ENDED
 from cloudtrain.runs.store import DAMAGED, RunStore, summaries, summary_of
-from cloudtrain.settings import load_settings
+from cloudtrain.settings import data_folder, load_settings
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import Phase
 from cloudtrain_launcher.packages.bounded_files import read_regular_file
@@ -237,4 +237,4 @@ def _updated(
 
 
 def _store(data_dir: str | None) -> RunStore:
-    return RunStore(Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute())
+    return RunStore(data_folder(data_dir))

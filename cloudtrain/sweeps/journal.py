@@ -239,7 +239,7 @@ class SweepFolder:
         try:
             with storing(self.path):
                 os.ftruncate(lock.file, 0)
-                os.write(lock.file, json.dumps(ProcessIdentity.of(os.getpid()).to_json()).encode())
+                os.write(lock.file, ProcessIdentity.own_text().encode())
             yield
         finally:
             lock.release()

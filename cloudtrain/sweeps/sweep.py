@@ -16,7 +16,7 @@ from cloudtrain.providers.local.processes import reap_in_background
 from cloudtrain.runs.files import private_opener, read_lines, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.store import SWEEPS, sweep_ids
-from cloudtrain.settings import load_settings
+from cloudtrain.settings import data_folder
 from cloudtrain.spec.search_space import points_of
 from cloudtrain.submission.run import Run
 from cloudtrain.sweeps.definition import Caps, Definition
@@ -172,7 +172,7 @@ def _last_message(log: Path, offset: int) -> str:
 
 def find_sweep(name: str, *, data_dir: str | None = None) -> Sweep:
     """Return the sweep with this id or unique prefix. Raise RunNotFound if there is none."""
-    folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
+    folder = data_folder(data_dir)
     ids = sweep_ids(folder)
     matches = [name]
 
@@ -194,7 +194,7 @@ def find_sweep(name: str, *, data_dir: str | None = None) -> Sweep:
 
 def list_sweeps(*, data_dir: str | None = None) -> list[Sweep]:
     """Return all readable sweeps of this machine, in any order."""
-    folder = Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute()
+    folder = data_folder(data_dir)
     sweeps = []
     for sweep_id in sweep_ids(folder):
         with suppress(StorageError):

@@ -5,6 +5,7 @@ Standard library only: the client and the launcher share this file.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -32,6 +33,11 @@ class ProcessIdentity:
         """Return the identity of a process by its id in this process's own PID namespace."""
         state = _process_stat(pid)
         return ProcessIdentity(_host(), _boot(), _namespace(), pid, state[1] if state else "")
+
+    @staticmethod
+    def own_text() -> str:
+        """Return the identity of this process as the text of a file."""
+        return json.dumps(ProcessIdentity.of(os.getpid()).to_json())
 
     @staticmethod
     def from_json(value: Any) -> ProcessIdentity | None:

@@ -80,7 +80,7 @@ def runs_end_with_this_process() -> Iterator[None]:
 
 def lifeline() -> list[str]:
     """Return the supervisor's last argument if its run is to end with this process."""
-    return [json.dumps(ProcessIdentity.of(os.getpid()).to_json())] if _tied == [os.getpid()] else []
+    return [ProcessIdentity.own_text()] if _tied == [os.getpid()] else []
 
 
 def read_lifeline(arguments: list[str]) -> ProcessIdentity | None:
@@ -148,7 +148,7 @@ def write_identity(run: Path) -> None:
     """Store this process as the run's supervisor, atomically."""
     file = RunPaths(run).supervisor_file
     draft = file.with_name(f".{file.name}")
-    draft.write_text(json.dumps(ProcessIdentity.of(os.getpid()).to_json()))
+    draft.write_text(ProcessIdentity.own_text())
     draft.replace(file)
 
 
