@@ -78,16 +78,24 @@ def cheaper(plan: Plan) -> dict[str, float]:
     return {offer.instance_type: offer.usd_per_hour for offer in plan.target.choice.cheaper}
 
 
-@pytest.mark.parametrize(("launcher", "idle"), [("torchrun", True), ("none", False)])
-def test_gpus_without_a_process_are_noted_unless_a_command_drives_them(
-    folder: Path, launcher: str, idle: bool
+@pytest.mark.parametrize(("launcher", "is_found"), [("torchrun", True), ("none", False)])
+@pytest.mark.parametrize(
+    ("instance", "issue"),
+    [
+        ("ml.g5.12xlarge", "3 of 4 GPUs per node stay idle"),
+        ("ml.trn1.2xlarge", "has AWS's own accelerators"),
+    ],
+)
+def test_a_command_uses_all_of_a_machine_in_its_own_way(
+    folder: Path, instance: str, issue: str, launcher: str, is_found: bool
 ) -> None:
     folder.joinpath("train.py").touch()
-    resources = {"instance": {"aws": "ml.g5.12xlarge"}, "processes": 1}
+    resources = {"instance": {"aws": instance}, "processes": 1}
     entrypoint = "train.py" if launcher == "torchrun" else "python train.py"
     values = {"launcher": launcher, "entrypoint": entrypoint, "resources": resources}
-    plan = cloudtrain.plan(cloudtrain.load(values), "aws", preview=True)
-    assert any("3 of 4 GPUs per node stay idle" in issue.message for issue in plan.issues) is idle
+    job = cloudtrain.load({**values, "limits": {"max_runtime": "1 h"}})
+    plan = cloudtrain.plan(job, "aws", preview=True)
+    assert any(issue in item.message for item in plan.issues) is is_found
 
 
 def test_the_price_is_that_of_the_jobs_own_region(planned: Planned, listed: Listed) -> None:

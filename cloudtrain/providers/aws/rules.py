@@ -185,11 +185,11 @@ def _capacity(plan: Plan) -> Iterator[Issue]:
         yield Issue(field, f"{choice} aws.keep_alive", hint)
     yield from _training_plan(plan)
     for name in types:
-        if re.match(r"ml\.(trn|inf)", name):
+        if re.match(r"ml\.(trn|inf)", name) and plan.spec.launcher != "none":
             yield Issue(
                 field,
                 f"{name} has AWS's own accelerators, which need another build of PyTorch",
-                "a type with GPUs or none",
+                "a type with GPUs or none; or an image with Neuron, and launcher: none",
             )
 
 
