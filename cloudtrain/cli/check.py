@@ -97,8 +97,7 @@ def check_command(
     for note in notes:
         print_message(f"note: {indented(note, 6)}")
 
-    answers = sum(check.verdict == "ok" for check in checks)
-    asked_too = f"; {count(answers, 'check')} there, nothing wrong" if online else ""
+    asked_too = f"; {_summary(checks)}" if online else ""
     print_prose(f"{job}: no mistakes; {plan.spec.name} can run {place(plan)}{asked_too}")
 
 
@@ -199,11 +198,11 @@ def _row(check: Check) -> str:
     )
 
 
-def _summary(checks: list[Check]) -> str:
+def _summary(checks: Sequence[Check]) -> str:
     wrong = [check.name for check in checks if check.is_wrong]
     unseen = sum(check.verdict == "not allowed to look" for check in checks)
     answered = sum(check.verdict != "not applicable" for check in checks) - unseen
-    end = f"; {unseen} that you are not allowed to look at" if unseen else ""
+    end = f"; {unseen} skipped for lack of a permission" if unseen else ""
     verdict = f"{len(wrong)} wrong: {', '.join(wrong)}" if wrong else "nothing wrong"
 
     return f"{count(answered, 'check')}, {verdict}{end}"

@@ -162,9 +162,12 @@ def test_a_stop_signals_nobody_who_only_has_the_number_of_the_supervisor(
         with (run.path / "supervisor.lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             send_stop_signal(run.path)
-    assert sleeper.poll() is None
     is_supervised_by(run, its)
-    send_stop_signal(run.path)
+    send_stop_signal(run.path)  # a copy of the folder: nobody holds its lock
+    assert sleeper.poll() is None
+    with (run.path / "supervisor.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        send_stop_signal(run.path)
     assert sleeper.wait(60) == -15
 
 

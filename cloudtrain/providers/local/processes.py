@@ -191,8 +191,10 @@ def last_heartbeat(run: Path) -> float:
 def send_stop_signal(run: Path) -> None:
     """Send SIGTERM if the process is proven to be the supervisor; the stop file always works."""
     identity = identity_of(run)
-    if identity is None or not identity.is_alive():
+    is_of_another_run = is_locked(RunPaths(run).lock) is False  # this folder is a copy
+    if is_of_another_run or identity is None or not identity.is_alive():
         return
+
     with suppress(OSError):
         if not hasattr(os, "pidfd_open"):
             os.kill(identity.pid, signal.SIGTERM)

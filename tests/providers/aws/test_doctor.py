@@ -247,6 +247,19 @@ def test_check_without_its_action_is_skipped_and_names_it(
 CHECK = ("check", "--provider", "aws", "--online")
 
 
+def test_check_online_counts_checks_that_it_skips(
+    healthy: HealthyAccount, submitter: list[Statement], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_in(healthy, monkeypatch)
+    Path("job.yaml").write_text(json.dumps(healthy.spec()))
+    healthy.cloud.account.caller_policy = without("servicequotas:ListServiceQuotas", submitter)
+    verdicts = [check["verdict"] for check in json.loads(call(*CHECK, "--json").out)["checks"]]
+    made, skipped = (verdicts.count(verdict) for verdict in ("ok", "not allowed to look"))
+    assert skipped > 1
+    end = f"; {made} checks, nothing wrong; {skipped} skipped for lack of a permission\n"
+    assert call(*CHECK).out.endswith(end)
+
+
 def test_check_online_asks_for_the_very_job_and_tells_the_line(
     healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,7 +268,7 @@ def test_check_online_asks_for_the_very_job_and_tells_the_line(
     assert call(*CHECK[:-1]).code == 0
     assert healthy.cloud.endpoint.calls == [], "without --online no call is sent"
     result = call(*CHECK)
-    assert (result.code, "; 11 checks there, nothing wrong\n" in result.out) == (0, True)
+    assert (result.code, "; 11 checks, nothing wrong\n" in result.out) == (0, True)
     healthy.cloud.account.quotas.update(P4D)
     result = call(*CHECK)
     assert result.code == 2
