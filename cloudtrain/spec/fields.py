@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -118,7 +118,7 @@ def read_arguments(value: Any) -> Arguments:
         raise FieldError("is empty", "remove args, or add values: args: {epochs: 3}")
 
     if isinstance(value, (list, tuple)):
-        words = tuple(read_each(dict(enumerate(value)), read_text).values())
+        words = read_list(value, read_text)
         return Arguments(words, words)
 
     pairs = read_each(expect(value, dict, "a mapping (name: value) or a list, verbatim"), _argument)
@@ -136,7 +136,7 @@ def _argument(value: Any) -> tuple[str, ...] | None:
     if value is True:
         return ()
     if isinstance(value, (list, tuple)):
-        return tuple(read_each(dict(enumerate(value)), read_text).values())
+        return read_list(value, read_text)
     if value is None:
         hint = "leave it out, or write true for a bare flag, '' for an empty text"
         raise FieldError("has no value", hint)
@@ -218,7 +218,7 @@ def read_gpus(value: Any) -> tuple[str, ...]:
     if not names:
         raise FieldError("is an empty list", "remove gpu, or name at least one")
 
-    return tuple(read_each(dict(enumerate(names)), _gpu).values())
+    return read_list(names, _gpu)
 
 
 def _gpu(name: Any) -> str:
@@ -246,14 +246,13 @@ def _machines(value: Any) -> tuple[str, ...]:
     return names
 
 
-def read_strings(value: Any) -> tuple[str, ...]:
-    """Read one text, or a list of texts."""
+def read_strings(value: Any, read: Callable[[str], str] = str) -> tuple[str, ...]:
+    """Read one text, or a list of texts. `read`: called with each."""
     if isinstance(value, str):
-        return (value,)
+        return (read(value),)
 
-    expect(value, (list, tuple), "a text or a list of texts")
-    texts = read_each(dict(enumerate(value)), lambda item: str(expect(item, str, "text")))
-    return tuple(texts.values())
+    texts = expect(value, (list, tuple), "a text or a list of texts")
+    return read_list(texts, lambda item: read(expect(item, str, "text")))
 
 
 def refuse_long(path: str) -> None:
@@ -326,6 +325,11 @@ def read_each(
     return good
 
 
+def read_list(values: Iterable[Any], read: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """Read every item. Raise all mistakes together, each with its number."""
+    return tuple(read_each(dict(enumerate(values)), read).values())
+
+
 def _variable(name: str) -> str:
     if not _ENV_NAME.fullmatch(name):
         raise FieldError(
@@ -350,50 +354,37 @@ def known_provider(name: str) -> str:
 
 def read_setup(value: Any) -> tuple[str, ...]:
     """Read shell lines. Raise FieldErrors for an empty line."""
-    lines = read_strings(value)
-    issues = [
-        Issue(() if isinstance(value, str) else (at,), "is empty", "write a shell line")
-        for at, line in enumerate(lines)
-        if not line.strip()
-    ]
-    if issues:
-        raise FieldErrors(issues)
-    return lines
+    return read_strings(value, _setup_line)
+
+
+def _setup_line(line: str) -> str:
+    if not line.strip():
+        raise FieldError("is empty", "write a shell line")
+    return line
 
 
 def read_keep(value: Any) -> tuple[str, ...]:
     """Read relative patterns. Raise FieldErrors with all invalid ones. None: no patterns."""
-    if value is None:
-        return ()
-    patterns = read_strings(value)
-    issues = []
-    for at, pattern in enumerate(patterns):
-        issue = _keep_problem(pattern)
-        if issue is not None:
-            issues.append(replace(issue, path=() if isinstance(value, str) else (at,)))
-
+    patterns = () if value is None else read_strings(value, _keep_pattern)
     if len(patterns) > MAX_PATTERNS:
         message = f"has {len(patterns)} patterns; the limit is {MAX_PATTERNS}"
-        issues.append(Issue((), message, "name their folder"))
-
-    if issues:
-        raise FieldErrors(issues)
+        raise FieldError(message, "name their folder")
     return patterns
 
 
-def _keep_problem(pattern: str) -> Issue | None:
+def _keep_pattern(pattern: str) -> str:
     parts = read_text(pattern).split("/")
     if "$" in pattern:
-        return Issue(
-            (), f"{pattern!r} contains a variable, which is not replaced here", _OWN_FOLDERS
+        raise FieldError(
+            f"{pattern!r} contains a variable, which is not replaced here", _OWN_FOLDERS
         )
 
     if pattern.startswith(("/", "~")):
-        return Issue((), f"{pattern!r} is an absolute path", f"{_RELATIVE}; {_OWN_FOLDERS}")
+        raise FieldError(f"{pattern!r} is an absolute path", f"{_RELATIVE}; {_OWN_FOLDERS}")
     if ".." in parts:
-        return Issue((), f"{pattern!r} leads out of the working folder", _RELATIVE)
+        raise FieldError(f"{pattern!r} leads out of the working folder", _RELATIVE)
     if not any(part not in ("", ".") for part in parts):
         message = f"{pattern!r} is the whole working folder, including the source"
-        return Issue((), message, "name the files that the program writes")
+        raise FieldError(message, "name the files that the program writes")
 
-    return None
+    return pattern

@@ -223,32 +223,26 @@ def _file(value: Any) -> str:
 
 
 def _packages(value: Any) -> tuple[str, ...]:
-    packages = read_strings(value)
+    packages = read_strings(value, _package)
     if not packages:
         raise FieldError("is an empty list", f"for no packages, write dependencies: {OFF}")
-
-    for number, text in enumerate(packages):
-        if re.search(r"://[^/@\s]+@", text) and "${" not in text:
-            hint = "write ${NAME} instead, and set NAME under secrets"
-            raise FieldError(
-                "contains a password, which the run folder would store", hint, at=(number,)
-            )
-
-        if text.endswith(_FILES) or text.startswith(("-r", "-c", "--requirement", "--constraint")):
-            raise FieldError(
-                f"{text!r} is a file",
-                f"for a file, write no list: dependencies: {text.split()[-1]}",
-                at=(number,),
-            )
-
-        if not re.match(r"--?[a-z]|[A-Za-z0-9.]", text) or "\n" in text:
-            raise FieldError(
-                f"{text!r} is not a requirement",
-                "write a line of requirements.txt, such as einops==0.8.1",
-                at=(number,),
-            )
-
     return packages
+
+
+def _package(text: str) -> str:
+    if re.search(r"://[^/@\s]+@", text) and "${" not in text:
+        hint = "write ${NAME} instead, and set NAME under secrets"
+        raise FieldError("contains a password, which the run folder would store", hint)
+
+    if text.endswith(_FILES) or text.startswith(("-r", "-c", "--requirement", "--constraint")):
+        hint = f"for a file, write no list: dependencies: {text.split()[-1]}"
+        raise FieldError(f"{text!r} is a file", hint)
+
+    if not re.match(r"--?[a-z]|[A-Za-z0-9.]", text) or "\n" in text:
+        hint = "write a line of requirements.txt, such as einops==0.8.1"
+        raise FieldError(f"{text!r} is not a requirement", hint)
+
+    return text
 
 
 MAX_METRICS = 36

@@ -168,8 +168,7 @@ class Launch(Section):
 def _read_entrypoint(value: Any) -> Any:
     """Read a program or command line; turn a list of words into a line for `shlex.split`."""
     if isinstance(value, list):
-        words = fields.read_each(dict(enumerate(value)), fields.read_text)
-        return shlex.join(words.values())
+        return shlex.join(fields.read_list(value, fields.read_text))
 
     return value
 
