@@ -89,7 +89,8 @@ def plan_command(
         if as_json:
             print_json({"script": script})
         else:
-            print_output(f"{script} starts this job without cloudtrain")
+            what = "one job, not the sweep," if plan.spec.sweep else "this job"
+            print_output(f"{script} starts {what} without cloudtrain")
     elif against is not None:
         lines = difference(plan, against, folder)
         if as_json:

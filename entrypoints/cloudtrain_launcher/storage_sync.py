@@ -103,7 +103,15 @@ class StorageSync:
         self._last_poll = dict(self._synced)
 
     def start(self) -> None:
-        """Start the thread, which polls every `POLL_SECONDS`."""
+        """Start the thread, which polls every `POLL_SECONDS`.
+
+        Programs may expect a folder that the platform has made: make it beside them too.
+        """
+        for local, uploaded in self._pairs:
+            if local in self._linked and uploaded.is_dir():
+                with suppress(FileExistsError):
+                    local.mkdir()
+
         if self._pairs:
             self._thread = threading.Thread(target=self._work, name="storage sync", daemon=True)
             self._thread.start()

@@ -211,6 +211,24 @@ def test_a_file_system_is_mounted_by_sagemaker_and_a_folder_in_a_rehearsal(tmp_p
             cli.close()
 
 
+KEPT = """
+launcher: none
+entrypoint: [sh, -c, "echo a > ${{outputs.images}}/a; test $CLOUDTRAIN_PLATFORM = plain || echo b > outputs/b"]
+azure: {request: {outputs: {images: {type: uri_folder}}}}
+"""
+
+
+@pytest.mark.parametrize("way", ["local", "as-azure"])
+def test_outputs_of_a_command_of_azure_ml_have_folders_here(cli: CommandLine, way: str) -> None:
+    cli.write(job_yaml=KEPT)
+    result = cli.run("submit", *HERE[way], "--run-id", way)
+    assert result.code == 0, result.err
+    files = {
+        path.relative_to(cli.run_folder(way)) for path in cli.run_folder(way).glob("output/*/*")
+    }
+    assert files == {Path("output/images/a"), *([Path("output/outputs/b")] if "as" in way else [])}
+
+
 @pytest.mark.parametrize("way", HERE)
 def test_a_failed_command_is_named_by_its_node_and_exit_code(cli: CommandLine, way: str) -> None:
     script = '#!/bin/sh\n[ "$NODE_RANK" = 0 ] && exec sleep 600\nexit 3\n'

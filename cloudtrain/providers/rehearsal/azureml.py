@@ -116,10 +116,10 @@ class AzureMLEmulator:
         return paths | {f"inputs.{mount.name}": self._input(mount) for mount in self.job.inputs}
 
     def working_folder(self, node: int) -> Path:
-        """Create a node's working folder; an existing one is emptied."""
+        """Create a node's working folder with Azure ML's `outputs`; an existing one is emptied."""
         folder = self.paths.run / "nodes" / str(node) / "wd"
         shutil.rmtree(folder, ignore_errors=True)  # from an earlier start
-        folder.mkdir(parents=True)
+        (folder / STORED_FOLDERS[0]).mkdir(parents=True)
         return folder
 
     def sync(self) -> None:
