@@ -183,6 +183,16 @@ def test_sagemaker_keeps_two_checkpoints_at_least_and_says_so(keep: int, retaine
     )
 
 
+@pytest.mark.parametrize(
+    ("instance", "is_noted"), [("ml.g5.xlarge", True), ("ml.p3.2xlarge", False)]
+)
+def test_a_size_of_disks_is_noted_on_machines_with_their_own(instance: str, is_noted: bool) -> None:
+    resources = f"resources: {{instance: {{aws: {instance}}}, disk: 300 GiB}}\n"
+    plan = plan_of("aws", f"name: d\n{resources}limits: {{max_runtime: 1 h}}\n")
+    note = f"resources.disk has no effect: {instance} has local disks of a fixed size"
+    assert (note in [issue.message for issue in plan.issues]) is is_noted
+
+
 # The tables of machines against what others know: botocore's list of types, and EC2's own data as
 # moto carries it.
 

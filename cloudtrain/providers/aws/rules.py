@@ -61,15 +61,20 @@ def broken_rules(plan: Plan) -> list[Issue]:
 
 
 def notes(plan: Plan) -> list[str]:
-    """Return a note on a valid plan that keeps more checkpoints than requested."""
-    keep = plan.spec.checkpoints.keep
-    if keep >= MIN_KEPT_CHECKPOINTS:
-        return []
+    """Return notes on what a valid plan does otherwise than requested."""
+    messages: list[str] = []
+    types = plan.target.instances
+    if types and plan.spec.resources.disk and not needs_volume(types):
+        messages.append(f"resources.disk has no effect: {types[0]} has local disks of a fixed size")
 
-    why = (
-        "SageMaker deletes in S3 what a job deletes, perhaps before the newest one is stored there"
-    )
-    return [f"{MIN_KEPT_CHECKPOINTS} checkpoints are kept, not {keep}: {why}"]
+    keep = plan.spec.checkpoints.keep
+    if keep < MIN_KEPT_CHECKPOINTS:
+        messages.append(
+            f"{MIN_KEPT_CHECKPOINTS} checkpoints are kept, not {keep}: SageMaker deletes in S3 what"
+            " a job deletes, perhaps before the newest one is stored there"
+        )
+
+    return messages
 
 
 def _account(plan: Plan) -> Iterator[Issue]:

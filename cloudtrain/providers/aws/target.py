@@ -25,7 +25,6 @@ from cloudtrain.planning.selection import (
 )
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.aws.config import AwsConfig
-from cloudtrain.providers.aws.request import needs_volume
 from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.providers.shared.account import (
     CliDefault,
@@ -111,7 +110,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
         where=region,
         max_nodes=MAX_NODES,
         grace_seconds=GRACE_SECONDS,
-        unused=("resources.shm", *(() if needs_volume(types) else ("resources.disk",))),
+        unused=("resources.shm",),
         config=replace(
             config,
             prices=known_prices(prices, types),
