@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from cloudtrain.errors import Issue, did_you_mean
@@ -268,14 +269,9 @@ def _range(limits: Sequence[Any], *, whole: bool, log: bool) -> tuple[float, flo
     return low, high
 
 
-def _uniform(limits: Sequence[Any]) -> Uniform:
-    low, high = _range(limits, whole=False, log=False)
-    return Uniform(float(low), float(high))
-
-
-def _loguniform(limits: Sequence[Any]) -> Uniform:
-    low, high = _range(limits, whole=False, log=True)
-    return Uniform(float(low), float(high), log=True)
+def _uniform(limits: Sequence[Any], *, log: bool = False) -> Uniform:
+    low, high = _range(limits, whole=False, log=log)
+    return Uniform(float(low), float(high), log)
 
 
 def _int(limits: Sequence[Any]) -> Integers:
@@ -302,7 +298,7 @@ def _logint(limits: Sequence[Any]) -> Integers:
 
 _FORMS: Mapping[str, Callable[[Sequence[Any]], Dimension]] = {
     "uniform": _uniform,
-    "loguniform": _loguniform,
+    "loguniform": partial(_uniform, log=True),
     "int": _int,
     "logint": _logint,
     "choice": _choice,

@@ -101,7 +101,7 @@ class DockerEmulator:
         self.paths = paths
         self.isolated = isolated
         self.image = plan.image
-        self.config = plan.host_config(DockerConfig)
+        self.config = DockerConfig.from_json(plan.host_settings)
         # In a rehearsal, the machine that the request names decides.
         self.gpus_per_node = self.config.gpus if plan.gpus is None else plan.gpus
         self.max_runtime_seconds = inner.max_runtime_seconds

@@ -15,6 +15,7 @@ from cloudtrain.providers.azure.request import RESUME, input_name
 from cloudtrain.providers.rehearsal.base import (
     HOST_VARIABLES,
     EmulatedPlan,
+    ProcessesOfHost,
     RunPaths,
     machine_variables,
     node_addresses,
@@ -35,14 +36,12 @@ each trial has separate folders.
 """
 
 
-class AzureMLEmulator:
+class AzureMLEmulator(ProcessesOfHost):
     """Executes a command job: each node has its own copy of the code, outputs are shared.
 
     Local folders replace datastores: the run's own folders for outputs, and the local folders of
     inputs. Inputs without a local folder are downloaded from their datastore.
     """
-
-    nodes_on_host = True
 
     def __init__(self, paths: RunPaths, document: Mapping[str, Any], plan: EmulatedPlan) -> None:
         self.paths = paths
@@ -122,12 +121,6 @@ class AzureMLEmulator:
         (folder / STORED_FOLDERS[0]).mkdir(parents=True)
         return folder
 
-    def sync(self) -> None:
-        """Do nothing: nodes write to the run's folder, as to a mounted datastore."""
-
-    def clean_up(self) -> None:
-        """Do nothing: the supervisor ends all processes of the run."""
-
     def collect(self) -> list[str]:
         """Collect what Azure ML would store of the working folders; remove stop files.
 
@@ -167,7 +160,7 @@ class AzureMLEmulator:
             hint = f"give a local folder for it: inputs: {{{name}: {{local: ./data, azure: …}}}}"
             raise UsageError(f"input {name}: {uri} cannot be read from here", hint=hint)
 
-        config = self.plan.target_config(AzureConfig)
+        config = AzureConfig.from_json(self.plan.target_settings)
         folder = self.paths.run / "inputs" / name
         cloud = connect(config.subscription, config.resource_group, config.workspace)
         if not download_folder(cloud, uri, folder, None):

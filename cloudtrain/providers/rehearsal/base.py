@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import SourceError, StorageError
 from cloudtrain.planning.launch import PACKAGES_DIR, PUBLISHED, Launch
-from cloudtrain.planning.target import Config
 from cloudtrain.runs.files import FOLDER_MODE, make_private_folder
 from cloudtrain.runs.folder import PLAN, RunFolder
 from cloudtrain.source.extract import DAMAGED, Header
@@ -136,14 +135,6 @@ class EmulatedPlan:
             host_settings=host,
             target_settings=target.get("facts") or {},
         )
-
-    def host_config(self, kind: type[Config]) -> Config:
-        """Return the settings of the provider that executes the request."""
-        return kind.from_json(self.host_settings)
-
-    def target_config(self, kind: type[Config]) -> Config:
-        """Return the settings of the provider that the request is for."""
-        return kind.from_json(self.target_settings)
 
     @property
     def python(self) -> str:
@@ -263,10 +254,24 @@ def thread_variables(paths: RunPaths, cores: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(max(1, share))}
 
 
-class PlainEmulator:
-    """The plain contract: the nodes share the run's folders, without sync or collection."""
+class ProcessesOfHost:
+    """Base of emulators whose nodes are processes here: their supervisor ends all of them."""
 
     nodes_on_host = True
+
+    def sync(self) -> None:
+        """Do nothing: nodes write to the run's folder."""
+
+    def clean_up(self) -> None:
+        """Do nothing."""
+
+    def collect(self) -> list[str]:
+        """Do nothing: nodes write to the run's folder."""
+        return []
+
+
+class PlainEmulator(ProcessesOfHost):
+    """The plain contract: the nodes share the run's folders, without sync or collection."""
 
     def __init__(self, paths: RunPaths, request: Mapping[str, Any]) -> None:
         self.paths = paths
@@ -289,16 +294,6 @@ class PlainEmulator:
             _copy_checkpoints(Path(self.request["resume_from"]), self.paths.checkpoints)
         for launch in self.request["launches"]:
             unpack(archive, self.paths.source(launch["node"]))
-
-    def sync(self) -> None:
-        """Do nothing: nodes write to the run's folder."""
-
-    def clean_up(self) -> None:
-        """Do nothing: the supervisor ends all processes of the run."""
-
-    def collect(self) -> list[str]:
-        """Do nothing: nodes write to the run's folder."""
-        return []
 
 
 def _copy_checkpoints(earlier: Path, into: Path) -> None:

@@ -27,6 +27,7 @@ from cloudtrain.providers.aws.request import JOB, RESUME, SOURCE
 from cloudtrain.providers.rehearsal.base import (
     HOST_VARIABLES,
     EmulatedPlan,
+    ProcessesOfHost,
     RunPaths,
     machine_variables,
     node_addresses,
@@ -145,14 +146,13 @@ def _with_program(container: NodeContainer) -> NodeContainer:
     return replace(container, argv=("python3", str(bundled("docker") / "train"), *container.argv))
 
 
-class SageMakerEmulator:
+class SageMakerEmulator(ProcessesOfHost):
     """Executes a CreateTrainingJob request as SageMaker would.
 
     Local files replace S3: the source archive, the local folders of inputs, and the run's own
     folders for checkpoints, model and output. Inputs without a local folder are downloaded from S3.
     """
 
-    nodes_on_host = True
     interface = "lo" if sys.platform == "linux" else "lo0"
 
     def __init__(self, paths: RunPaths, body: Mapping[str, Any], plan: EmulatedPlan) -> None:
@@ -221,9 +221,6 @@ class SageMakerEmulator:
                 self.synced.setdefault(root, {}),
             )
 
-    def clean_up(self) -> None:
-        """Do nothing: the supervisor ends all processes of the run."""
-
     def collect(self) -> list[str]:
         """Merge the model folders of all nodes into one, and their output folders too.
 
@@ -262,7 +259,7 @@ class SageMakerEmulator:
         from cloudtrain.providers.aws.results import download_folder
 
         folder = self.paths.run / "inputs" / name
-        cloud = connect(self.plan.target_config(AwsConfig).region)
+        cloud = connect(AwsConfig.from_json(self.plan.target_settings).region)
         if not download_folder(cloud, uri, folder, None):
             raise StorageError(f"input {name}: there is nothing at {uri}")
 
