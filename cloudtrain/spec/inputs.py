@@ -255,7 +255,7 @@ MANY = 20
 TRAINER_METRICS = ("loss", "val_loss", "val_accuracy", "samples_per_s")
 """Metrics of the shared trainer, which SageMaker receives too."""
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]{0,63}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/ -]{0,63}")
 _EXAMPLE = "for example accuracy: 'Accuracy: ([0-9.]+)'"
 
 
@@ -293,7 +293,7 @@ def _check_name(name: Any) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise FieldError(
             "is not a valid metric name",
-            "up to 64 letters, digits and _ . : / -, a letter first",
+            "up to 64 letters, digits, spaces and _ . : / -, a letter first",
         )
 
 

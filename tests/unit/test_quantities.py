@@ -159,6 +159,11 @@ def test_ordinary_expressions_are_taken(pattern: str) -> None:
     assert read_metrics({"x": pattern}) == {"x": pattern}
 
 
+@pytest.mark.parametrize("name", ["train:loss", "average test loss", "sec/step", "a.b-c_1"])
+def test_names_of_metrics_are_those_that_the_clouds_accept(name: str) -> None:
+    assert read_metrics({name: "([0-9.]+)"}) == {name: "([0-9.]+)"}
+
+
 @pytest.mark.parametrize(
     ("pattern", "why"),
     [
