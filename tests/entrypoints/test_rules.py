@@ -92,9 +92,20 @@ def parse_on(
         (2, "--strategy pipeline --compile", "--compile is not offered with --strategy pipeline"),
         (1, "--size tiny", "--size is an option of --task gpt, not of this one"),
         (1, "--task gpt --size huge", "argument --size: expected tiny or small"),
+        (1, "--amp half", "choose from"),
+        (1, "--epochs 0", "whole number of 1 or more"),
+        (1, "--lr nan", "number greater than 0"),
+        (1, "--betas 0.9", "such as 0.9,0.95"),
+        (1, "--betas 0.9,1", "less than 1"),
+        (1, "--betas 0.9,0.95 --optimizer sgd", "--betas is for --optimizer adamw"),
+        (1, "--min-lr 0.1 --lr-schedule constant", "--min-lr ends --lr-schedule cosine"),
+        (1, "--task nope", "invalid choice: 'nope'"),
+        (1, "--strategy nope", "invalid choice: 'nope'"),
+        (1, "--checkpoint-every soon", "such as 600 or '10 min'"),
+        (1, "--epoch 3", "unrecognized arguments"),
     ],
 )
-def test_invalid_combinations_are_refused_with_a_hint(
+def test_invalid_arguments_and_combinations_are_refused_with_a_hint(
     ranks: int, line: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Refused, match=message):
@@ -123,27 +134,6 @@ def test_valid_combinations_are_accepted(
 
 def test_hsdp_shards_within_a_node_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_on(4, "--strategy hsdp", monkeypatch, per_node=2).shard is None
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--amp", "half"], "choose from"),
-        (["--epochs", "0"], "whole number of 1 or more"),
-        (["--lr", "nan"], "number greater than 0"),
-        (["--betas", "0.9"], "such as 0.9,0.95"),
-        (["--betas", "0.9,1"], "less than 1"),
-        (["--betas", "0.9,0.95", "--optimizer", "sgd"], "--betas is for --optimizer adamw"),
-        (["--min-lr", "0.1", "--lr-schedule", "constant"], "--min-lr ends --lr-schedule cosine"),
-        (["--task", "nope"], "invalid choice: 'nope'"),
-        (["--strategy", "nope"], "invalid choice: 'nope'"),
-        (["--checkpoint-every", "soon"], "such as 600 or '10 min'"),
-        (["--epoch", "3"], "unrecognized arguments"),
-    ],
-)
-def test_invalid_arguments_are_refused(argv: list[str], message: str) -> None:
-    with pytest.raises(Refused, match=message):
-        parse(argv)
 
 
 def test_defaults_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

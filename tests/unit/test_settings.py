@@ -115,6 +115,11 @@ def test_the_xdg_folders_are_honoured(home: Path, job: Path, tmp_path: Path) -> 
         ("source_limit = '5'\n", ":1: source_limit: cannot read '5' as a size; write for example"),
         ("stop_grace = '5 hodr'\n", ":1: stop_grace: cannot read '5 hodr' as a duration"),
         ("data_dir = '~no-such-user/x'\n", ":1: data_dir: unknown user: ~no-such-user/x"),
+        ('[azure]\npoll = "5"\n\n[aws]\npoll = "never"\n', ":5: aws.poll: expected"),
+        ('aws.poll = "never"\n', ":1: aws.poll: expected"),
+        ('# aws\n\naws = {poll = "never"}\n', ":3: aws.poll: expected"),
+        ('[aws]\n"poll" = "never"\n', ":2: aws.poll: expected"),
+        ('[ "aws" ]\nregion = "x"\npoll\t= "never"\n', ":3: aws.poll: expected"),
         ("a = = 1\n", ":1:5: is not TOML: Invalid value"),
         ("a = [\n", ": is not TOML:"),
         ("a = 1\na = 2\n", ":2:6: is not TOML: Cannot overwrite a value"),
@@ -151,23 +156,6 @@ def test_a_file_that_cannot_be_read_is_reported(
     (problem,) = mistakes(home, job)
     assert problem.startswith(f"{path}: cannot be read")
     assert message in problem
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ('[azure]\npoll = "5"\n\n[aws]\npoll = "never"\n', ":5"),
-        ('aws.poll = "never"\n', ":1"),
-        ('# aws\n\naws = {poll = "never"}\n', ":3"),
-        ('[aws]\n"poll" = "never"\n', ":2"),
-        ('[ "aws" ]\nregion = "x"\npoll\t= "never"\n', ":3"),
-    ],
-)
-def test_a_mistake_is_told_at_its_own_line_whatever_other_tables_say(
-    home: Path, job: Path, text: str, line: str
-) -> None:
-    file = write_job_file(job, text)
-    assert mistakes(home, job)[0].startswith(f"{file}{line}: aws.poll: expected")
 
 
 # Edits of a cloudtrain.toml keep everything but the settings of a deployment.

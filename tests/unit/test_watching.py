@@ -294,8 +294,6 @@ def quiet_provider(monkeypatch: pytest.MonkeyPatch) -> None:
         backfill_logs=lambda *_: [],
     )
     monkeypatch.setattr(monitor, "get_provider", lambda _: silent)
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr("cloudtrain.cli.output._program", lambda: "cloudtrain")
 
 
 def run_of(tmp_path: Path, *, trained: float = 100.0, plan: dict[str, Any] | None = None) -> Run:
