@@ -18,8 +18,8 @@ from typing import Any
 
 from cloudtrain.bundle import payload_files
 from cloudtrain.source.scan import pack, scan
+from tests.entrypoints.launcher.platforms import resources
 from tests.entrypoints.launchers import document
-from tests.entrypoints.platforms import resources
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE_VARIABLE = "CLOUDTRAIN_TEST_BASE_IMAGE"

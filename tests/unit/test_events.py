@@ -27,7 +27,7 @@ from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import Cause, Ended
 from cloudtrain_launcher.failure import first_cause
-from tests.entrypoints.test_streams import fuzzed
+from tests.entrypoints.launcher.test_streams import fuzzed
 from tests.support.samples import BORN, born, events_of, fold_json, write_events
 
 # Events from outside: what does not keep to the schema is text, and what keeps to it can always be

@@ -1,0 +1,240 @@
+"""The launcher without the client: started as on any platform, by one process, a few variables and
+a job document.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain_launcher.host import free_port, process_state
+from tests.entrypoints.launcher.platforms import MASTER, container, folders, variables
+from tests.entrypoints.launchers import (
+    ENTRYPOINTS,
+    SHORT_DEADLINE,
+    clean,
+    document,
+    events,
+    finish,
+    output_until,
+    run_rank,
+    start,
+    start_launcher,
+)
+from tests.support.waiting import HANG_SECONDS
+
+
+@pytest.mark.torchrun
+def test_a_program_that_saves_and_exits_on_sigterm_counts_as_stopped(tmp_path: Path) -> None:
+    script = (
+        "import signal, sys, time\nfrom cloudtrain_job import emit\n"
+        "def leave(*_):\n    print('saved'); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, leave)\nemit('ready')\n"
+        "while True: time.sleep(0.05)\n"  # a signal just before one long sleep would wake nobody
+    )
+    process = start(tmp_path, script, new_process=True)
+    output = output_until(process, '"type":"ready"')
+    process.send_signal(signal.SIGTERM)
+    output += finish(process)
+    assert process.returncode == 5
+    assert "[rank 0] saved" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.torchrun
+def test_a_forced_stop_ends_processes_in_sessions_of_their_own(tmp_path: Path) -> None:
+    script = (
+        "import signal, subprocess, time\nfrom cloudtrain_job import emit\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "orphan = subprocess.check_output(['sh', '-c', 'setsid sleep 600 >&- & echo $!'])\n"
+        "emit('ready', pids=[child.pid, int(orphan)])\n"
+        "while True: time.sleep(600)\n"
+    )
+    process = start(tmp_path, script, new_process=True, grace_seconds=1)
+    output = output_until(process, '"type":"ready"')
+    pids = events(output)[-1]["pids"]
+    assert all(process_state(pid) for pid in pids)
+    process.send_signal(signal.SIGTERM)
+    end = events(finish(process))[-1]
+    assert end["forced"]
+    assert [process_state(pid) for pid in pids] == ["", ""]
+
+
+@pytest.mark.torchrun
+def test_a_forced_stop_ends_what_a_command_leaves_behind(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, time\nfrom cloudtrain_job import emit\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nemit('ready', pids=[os.getpid()])\n"
+        "while True: time.sleep(600)\n"
+    )
+    words = ["-c", f'"{sys.executable}" train.py; echo never']
+    job: dict[str, Any] = {"kind": "command", "target": "sh", "command": words}
+    process = start(tmp_path, script, new_process=True, grace_seconds=1, **job)
+    output = output_until(process, '"type":"ready"')
+    (pid,) = events(output)[-1]["pids"]
+    process.send_signal(signal.SIGTERM)
+    end = events(finish(process))[-1]
+    assert (end["outcome"], end["forced"]) == ("stopped", True)
+    assert process_state(pid) == ""
+
+
+WAITING_AGENT = """
+import signal, sys
+from types import SimpleNamespace
+from torch.distributed import TCPStore
+from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
+from cloudtrain_launcher import agent
+
+store = TCPStore("127.0.0.1", 0, is_master=True)
+print(store.port, flush=True)
+signal.signal(signal.SIGTERM, lambda *_: None)
+with open("output", "wb") as output:
+    agent.leave_quickly_and_quietly(output)
+    group = SimpleNamespace(state="SUCCEEDED", group_world_size=2)
+    SimpleElasticAgent._exit_barrier(SimpleNamespace(_store=store, _worker_group=group, _exit_barrier_timeout=600))
+"""
+"""torchrun's agent of a node whose ranks have ended well, as it waits for those of a second node,
+in C++ code.
+"""
+
+
+@pytest.mark.torchrun
+def test_stopped_node_with_ended_ranks_does_not_wait_for_a_missing_peer(
+    tmp_path: Path,
+) -> None:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
+
+    env = os.environ | {"PYTHONPATH": f"{ENTRYPOINTS}{os.pathsep}{ENTRYPOINTS / 'job'}"}
+    command = [sys.executable, "-c", WAITING_AGENT]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
+    ) as agent:
+        try:
+            assert agent.stdout is not None
+            peer = TCPStore("127.0.0.1", int(agent.stdout.readline()))
+            peer.wait([f"{_TERMINAL_STATE_SYNC_ID}/num_members"])
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(HANG_SECONDS) == 143
+        finally:
+            agent.kill()
+
+
+def environ_of(platform: str, folder: Path) -> dict[str, str]:
+    """The variables of a node that could start, except for those of a plain platform."""
+    if platform == "sagemaker":
+        return container(folder)
+
+    if platform == "azureml":
+        job = json.dumps(document(nodes=3))
+        return variables(CLOUDTRAIN_JOB=job, CLOUDTRAIN_NODE_ADDR=MASTER) | folders(folder)
+
+    return {"CLOUDTRAIN_PLATFORM": "plain", "CLOUDTRAIN_NODE_RANK": "0"}
+
+
+@pytest.mark.parametrize(
+    ("platform", "changes", "node", "message"),
+    [
+        ("plain", {"CLOUDTRAIN_PLATFORM": "vax"}, 0, "is 'vax'; known: plain, sagemaker, azureml"),
+        (
+            "sagemaker",
+            {"SAGEMAKER_BASE_DIR": "elsewhere"},
+            0,
+            "SageMaker's list of the job's nodes",
+        ),
+        ("azureml", {"NODE_RANK": "1", "WORLD_SIZE": "2"}, 1, "has 2 nodes, the plan says 3"),
+    ],
+)
+def test_a_launcher_that_cannot_start_ends_like_any_failure(
+    platform: str, changes: dict[str, str], node: int, message: str, tmp_path: Path
+) -> None:
+    environ = environ_of(platform, tmp_path) | changes
+    command = [sys.executable, str(ENTRYPOINTS)]
+    process = start_launcher(ENTRYPOINTS, tmp_path, clean(**environ), command)
+    text = finish(process)
+    assert process.returncode == 1
+    kinds = [event["type"] for event in events(text) if event["type"] != "activity"]
+    assert kinds[-2:] == ["error", "node_ended"]
+    end = events(text)[-1]
+    assert (end["outcome"], end["node"], end.get("why")) == ("failed", node, None)
+    assert message in end["error"]["message"]
+    failure = f"node {node}: {end['error']['message']}"
+    assert text.splitlines()[-1] == f"[node {node}] failed: {failure}"
+    failure_files = [path.read_text() for path in tmp_path.rglob("failure")]
+    assert failure_files == ([failure] if platform == "sagemaker" else [])
+
+
+def test_too_few_gpus_are_refused_before_torchrun_starts(tmp_path: Path) -> None:
+    process = start(tmp_path, "print('never')", gpus=64)
+    text = finish(process)
+    assert process.returncode == 1
+    assert "the plan says 64" in events(text)[-1]["error"]["message"]
+    assert "never" not in text
+
+
+def test_exit_handlers_run_after_a_failure_but_not_for_ever(tmp_path: Path) -> None:
+    script = (
+        "import atexit, time\natexit.register(time.sleep, 600)\n"
+        "atexit.register(print, 'goodbye')\nraise OSError('x')\n"
+    )
+    rank = run_rank(tmp_path, SHORT_DEADLINE + script)
+    assert rank.code == 1
+    assert "goodbye" in rank.text
+    assert rank.error["exception"] == "OSError"
+
+
+@pytest.mark.torchrun
+def test_without_torch_the_reason_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('broken on purpose')")
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(tmp_path)
+    try:
+        process = start(tmp_path, "print('never')", new_process=True)
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+    text = finish(process)
+    assert process.returncode == 1
+    assert "torch cannot be imported" in events(text)[-1]["error"]["message"]
+
+
+OWN_RANKS = """
+import os, sys
+import torch
+import torch.distributed as dist
+
+def work(rank, world):
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", sys.argv[1]
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    os.write(1, f"rank {rank} of its own: {total.item():.0f}\\n".encode())
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    torch.multiprocessing.start_processes(work, args=(2,), nprocs=2, join=True, start_method="fork")
+    dist.init_process_group("gloo")
+    print("and one of", dist.get_world_size())
+"""
+
+
+@pytest.mark.torchrun
+def test_ranks_of_its_own_meet_and_so_does_the_process_itself(tmp_path: Path) -> None:
+    process = start(tmp_path, OWN_RANKS, argv=[str(free_port())])
+    text = finish(process)
+    assert process.returncode == 0, text
+    assert "[rank 0] rank 0 of its own: 2" in text
+    assert "[rank 0] rank 1 of its own: 2" in text
+    assert "[rank 0] and one of 1" in text

@@ -1,0 +1,128 @@
+"""The graphs that `--compile` makes: counted by a backend that compiles nothing, for one process
+and for two ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+from cloudtrain_trainer import hardware
+from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.training.loop import Loop
+from tests.entrypoints.trainer.loss_curves import (
+    TOLERANCE,
+    begin,
+    relative_difference,
+    small_task,
+    task_flags,
+    train,
+)
+from tests.entrypoints.trainer.strategy_checks import curve_of_one_process, shared_process_group
+
+FIRST_BUCKET = "_DEFAULT_FIRST_BUCKET_BYTES"
+"""The name of torch's setting for the size of DDP's first bucket."""
+
+
+class GraphCounter:
+    """A backend of torch.compile that records how many operations each graph has.
+
+    `differentiate`: trace the backward pass too, as a compiler does, which takes several times as
+    long.
+    """
+
+    def __init__(self, differentiate: bool = False) -> None:
+        self.graphs: list[int] = []
+        self.differentiate = differentiate
+
+    def __call__(
+        self, graph: torch.fx.GraphModule, inputs: list[torch.Tensor]
+    ) -> Callable[..., object]:
+        from torch._dynamo.backends.debugging import aot_eager  # seconds, for every test runner
+
+        self.graphs.append(len(graph.graph.nodes))
+        compiled: Callable[..., object] = (
+            aot_eager(graph, inputs) if self.differentiate else graph.forward
+        )
+        return compiled
+
+
+def compiled(
+    name: str, argv: list[str], ranks: Ranks, before: Callable[[Loop], None]
+) -> tuple[list[int], list[float]]:
+    """(number of operations of each graph, losses) of a training. `before`: called with the loop
+    before it trains.
+    """
+    counter = GraphCounter()
+    torch._dynamo.reset()
+    hardware.COMPILE_BACKEND = counter
+    first = getattr(dist, FIRST_BUCKET)
+    try:
+        loop = begin(small_task(name), [*argv, "--compile"], ranks)
+        before(loop)
+        assert not counter.graphs, "a trial before training must leave no graph behind"
+        return counter.graphs, train(loop).losses
+    finally:
+        hardware.COMPILE_BACKEND = "inductor"
+        setattr(dist, FIRST_BUCKET, first)
+
+
+def try_one_batch(loop: Loop) -> None:
+    """As `--probe-memory` does."""
+    loop.strategy.forward_backward_alone(loop.step, *next(loop.batches.load(0, 0)))
+    loop.step.optimizer.zero_grad()
+    loop.step.loss.restore((0.0, 0))
+
+
+def try_with_small_buckets(loop: Loop) -> None:
+    """The same, and DDP gets several buckets."""
+    try_one_batch(loop)
+    setattr(dist, FIRST_BUCKET, 1 << 12)
+    loop.step.wrapped.bucket_bytes_cap = 1 << 12  # type: ignore[assignment]
+
+
+def graphs() -> None:
+    """ddp: one graph, or one per bucket if there are several. fsdp: one per kind of layer, and one
+    for the loss.
+
+    Custom layers outside of blocks are compiled, too: gpt's embedding and last norm.
+    """
+    with shared_process_group() as ranks:
+        check_graphs_under_ddp(ranks)
+        for name, kinds_of_layers, more in (("digits", 4, ""), ("gpt", 3, "--recompute=blocks")):
+            argv = [*task_flags(name), "--strategy", "fsdp", *more.split()]
+            by_layer, losses = compiled(name, argv, ranks, lambda _: None)
+            assert relative_difference(losses, curve_of_one_process(name, ranks).losses) < TOLERANCE
+            ranks.log(f"{name} compiled under fsdp: graphs of {by_layer} operations")
+            assert len(by_layer) == kinds_of_layers + 1, (
+                f"{name} under fsdp: graphs of {by_layer} operations"
+            )
+        check_losses_of_compiled_gpt(ranks, "--strategy", "tp")
+
+
+def hybrid_graphs() -> None:
+    """data x tensor on four ranks: graphs inside of two kinds of sharding."""
+    with shared_process_group() as ranks:
+        check_losses_of_compiled_gpt(ranks, "--strategy", "hybrid", "--tensor", "2")
+
+
+def check_losses_of_compiled_gpt(ranks: Ranks, *flags: str) -> None:
+    """Graphs change no loss."""
+    argv = [*task_flags("gpt"), *flags]
+    graphs, losses = compiled("gpt", argv, ranks, lambda _: None)
+    assert graphs
+    assert relative_difference(losses, curve_of_one_process("gpt", ranks).losses) < TOLERANCE
+
+
+def check_graphs_under_ddp(ranks: Ranks) -> None:
+    """Also with accumulation steps, whose first ones do not reduce gradients."""
+    argv = [*task_flags("digits"), "--strategy", "ddp", "--accumulate", "2"]
+    expected = curve_of_one_process("digits", ranks, "--accumulate", "2").losses
+    one, graphs = compiled("digits", argv, ranks, try_one_batch)
+    assert len(one) == 1, f"graphs of {one} operations"
+    assert relative_difference(graphs, expected) < TOLERANCE
+    by_bucket, graphs = compiled("digits", argv, ranks, try_with_small_buckets)
+    assert len(by_bucket) > 1, f"still one graph of {by_bucket} operations with several buckets"
+    assert relative_difference(graphs, expected) < TOLERANCE

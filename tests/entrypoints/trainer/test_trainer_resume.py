@@ -1,0 +1,247 @@
+"""Resuming: bit-identical with the same strategy and ranks, and from the same weights with any
+other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.entrypoints.groups import Group, StartGroup
+from tests.entrypoints.trainer.rank_hooks import KILL
+
+HOOKS = "tests.entrypoints.trainer.rank_hooks"
+CHECKPOINTS = Path("cloudtrain-output/checkpoints")
+
+
+def copy_checkpoint(source: Group, step: int, target: Path) -> None:
+    """Copy the checkpoint of a step of one run into another folder."""
+    folder = CHECKPOINTS / f"step-{step:08d}"
+    shutil.copytree(source.folder / folder, target / folder)
+
+
+def test_a_stopped_run_resumes_bit_identically(tmp_path: Path, group: StartGroup) -> None:
+    """With a control: a resume with other generators must end with other weights, or the equality
+    proves nothing.
+    """
+    flags = "--epochs 2 --batch-size 64"
+    stopped = group(2, flags, folder="stopped", before=f"{HOOKS}:terminate_rank_1_in_step_5")
+    result = stopped.succeed()
+    (checkpoint,) = stopped.events("checkpoint")
+    assert result["outcome"] == "stopped"
+    assert 5 < checkpoint["step"] == result["step"] < 2 * 22
+    written = json.loads((tmp_path / "stopped/result.json").read_text())
+    assert written == {"outcome": "stopped", "step": result["step"]}
+    assert "parameters_sha256" not in result, "a stop leaves no time to gather and export a model"
+    assert not stopped.fingerprints()
+    assert not list((tmp_path / "stopped/cloudtrain-output").rglob("model.*"))
+    folder = tmp_path / "stopped" / checkpoint["path"]
+    assert {p.name for p in folder.iterdir()} == {
+        "manifest.json",
+        "shared.json",
+        "rank-0.pt",
+        "rank-1.pt",
+        "weights-0",
+    }
+
+    copy_checkpoint(stopped, checkpoint["step"], tmp_path / "control")
+    reseed_generators(tmp_path / "control" / checkpoint["path"])
+    whole, resumed, control = (
+        group(2, flags, folder=name) for name in ("whole", "stopped", "control")
+    )
+    fingerprint = whole.succeed()["parameters_sha256"]
+    assert resumed.succeed()["parameters_sha256"] == fingerprint
+    assert control.succeed()["parameters_sha256"] != fingerprint
+    for ranks in (resumed, control):
+        assert [event["step"] for event in ranks.events("resumed")] == [result["step"]]
+    assert [len(ranks.fingerprints()) for ranks in (whole, resumed, control)] == [1, 1, 1]
+
+
+def reseed_generators(folder: Path) -> None:
+    """Put other generators into a checkpoint, and their checksums into its manifest."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for rank in (0, 1):
+        path = folder / f"rank-{rank}.pt"
+        saved = torch.load(path, weights_only=True)
+        saved["generators"]["torch"] = torch.Generator().manual_seed(99 + rank).get_state()
+        torch.save(saved, path)
+        manifest["files"][path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_resume_trains_with_the_settings_that_are_set_by_hand(
+    tmp_path: Path, group: StartGroup
+) -> None:
+    flags = "--strategy single --batch-size 64 --checkpoint-every-steps 2 --max-steps 4"
+    whole = group(1, f"{flags} --lr 0.01", folder="whole")
+    unchanged = whole.succeed()["parameters_sha256"]
+    copy_checkpoint(whole, 2, tmp_path / "changed")
+    changed = group(1, f"{flags} --lr 0.5 --weight-decay 0", folder="changed")
+    assert changed.succeed()["parameters_sha256"] != unchanged
+
+
+@pytest.mark.once
+def test_three_ranks_resume_bit_identically_and_two_continue_from_them(
+    tmp_path: Path, group: StartGroup
+) -> None:
+    """With three ranks or more, a resume must also restore DDP's order of adding gradients."""
+    flags = "--epochs 1 --batch-size 96 --checkpoint-every-steps 6 --keep 9"
+    whole = group(3, flags, folder="whole")
+    fingerprint = whole.succeed()["parameters_sha256"]
+    assert [event["step"] for event in whole.events("checkpoint")] == [6, 12, 14]
+    for name in ("resumed", "fewer"):
+        copy_checkpoint(whole, 6, tmp_path / name)
+    resumed = group(3, flags, folder="resumed")
+    assert resumed.succeed()["parameters_sha256"] == fingerprint
+    assert [event["step"] for event in resumed.events("resumed")] == [6]
+    assert whole.fingerprints() == resumed.fingerprints() == {fingerprint}
+
+    fewer = group(2, flags, folder="fewer")
+    assert fewer.succeed()["step"] == 14
+    assert "resumed on 2 ranks from a checkpoint of 3 (ddp, now ddp)" in fewer.output()
+    assert len(fewer.fingerprints()) == 1
+
+
+@pytest.mark.parametrize(
+    ("ranks", "flags"),
+    [
+        (2, "--strategy ddp"),
+        (2, "--strategy fsdp"),
+        pytest.param(2, "--strategy tp", marks=pytest.mark.thorough),
+        pytest.param(2, "--strategy pipeline --microbatches 4", marks=pytest.mark.thorough),
+        pytest.param(4, "--strategy hybrid --tensor 2", marks=pytest.mark.thorough),
+        pytest.param(
+            4, "--strategy hybrid --stages 2 --microbatches 4", marks=pytest.mark.thorough
+        ),
+    ],
+    ids=["ddp", "fsdp", "tp", "pipeline", "data x tensor", "data x pipeline"],
+)
+def test_a_killed_run_resumes_bit_identically(
+    tmp_path: Path, group: StartGroup, short_text: Path, ranks: int, flags: str
+) -> None:
+    """Some of its ranks are killed at a random moment; batch norm and dropout are included. So is
+    the best model.
+    """
+    chance = random.Random(int(os.environ.get("SEED", str(time.time_ns()))))
+    flags = (
+        f"--batch-size 160 {flags} --max-steps 10 --checkpoint-every-steps 2 --eval-every-steps 2"
+        " --patience 9"
+    )
+    text = {"CLOUDTRAIN_INPUT_TEXT": str(short_text)} if "gpt" in flags else {}
+    whole = group(ranks, flags, folder="whole", **text).succeed()
+    victims = chance.sample(range(ranks), chance.randint(1, ranks))
+    moment = [chance.randint(4, 8), round(chance.random() * 0.05, 4), *victims]
+    killed = group(
+        ranks,
+        flags,
+        folder="killed",
+        before=f"{HOOKS}:kill_at_a_moment",
+        **{KILL: " ".join(map(str, moment))},
+        **text,
+    )
+    assert any(killed.wait()), "it ended before it was killed"
+    restarted = group(ranks, flags, folder="killed", **text)
+    assert restarted.succeed()["parameters_sha256"] == whole["parameters_sha256"], (
+        restarted.output()
+    )
+    (resumed,) = restarted.events("resumed")
+    assert 0 < resumed["step"] <= 10
+    (expected, *_), (actual, *_) = (
+        sorted((tmp_path / name).glob("*/model/model.*")) for name in ("whole", "killed")
+    )
+    assert actual.read_bytes() == expected.read_bytes(), "the best weights"
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("saved_by", "remaining"),
+    [
+        (
+            (3, "--strategy fsdp"),
+            [
+                (2, "--strategy fsdp"),
+                (2, "--strategy tp"),
+                (1, "--strategy single"),
+            ],
+        ),
+        ((4, "--strategy hybrid --tensor 2"), [(2, "--strategy pipeline")]),
+        (
+            (4, "--strategy hybrid --stages 2"),
+            [(2, "--strategy fsdp")],
+        ),
+    ],
+    ids=["fsdp", "data x tensor", "data x pipeline"],
+)
+def test_other_strategies_and_ranks_resume_with_the_same_loss(
+    tmp_path: Path,
+    group: StartGroup,
+    short_text: Path,
+    saved_by: tuple[int, str],
+    remaining: list[tuple[int, str]],
+) -> None:
+    """The evaluation after the next step must equal that of the uninterrupted run."""
+    flags = (
+        "--task gpt --epochs 1 --max-steps 3 --checkpoint-every-steps 2 --batch-size 24 --warm-up 0"
+    )
+    text = {"CLOUDTRAIN_INPUT_TEXT": str(short_text)}
+    ranks, strategy = saved_by
+    whole = group(ranks, f"{flags} {strategy}", folder="whole", **text)
+    whole.succeed()
+    (expected,) = whole.events("metrics")
+    for number, (ranks, strategy) in enumerate(remaining):
+        copy_checkpoint(whole, 2, tmp_path / f"resumed-{number}")
+        resumed = group(ranks, f"{flags} {strategy}", folder=f"resumed-{number}", **text)
+        resumed.succeed()
+        assert [event["step"] for event in resumed.events("resumed")] == [2], resumed.output()
+        (metrics,) = resumed.events("metrics")
+        assert metrics["step"] == expected["step"] == 3
+        loss = metrics["values"]["val_loss"]
+        assert loss == pytest.approx(expected["values"]["val_loss"], rel=2e-6), strategy
+
+
+@pytest.mark.once
+def test_another_layout_of_the_same_strategy_resumes_from_the_weights_alone(
+    tmp_path: Path, group: StartGroup
+) -> None:
+    """The random generators of each rank fit only the layout that saved them; the log reports this."""
+    flags = "--task digits --epochs 1 --batch-size 36 --strategy hybrid"
+    saved = group(4, f"{flags} --stages 2 --microbatches 6 --max-steps 2", folder="saved")
+    saved.succeed()
+    copy_checkpoint(saved, 2, tmp_path / "resumed")
+    resumed = group(4, f"{flags} --tensor 2 --max-steps 3", folder="resumed")
+    assert resumed.succeed()["step"] == 3
+    expected = "from a checkpoint of 4 (hybrid --stages 2, now hybrid --tensor 2): weights"
+    assert expected in resumed.output(), resumed.output()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "flags", "writers"),
+    [
+        (2, "--strategy ddp", [0]),
+        (4, "--strategy hybrid --stages 2", [0, 1]),
+    ],
+    ids=["ddp", "data x pipeline"],
+)
+def test_ranks_that_hold_one_complete_model_write_it_and_one_process_resumes(
+    group: StartGroup, ranks: int, flags: str, writers: list[int]
+) -> None:
+    """Ranks with copies of the same shards copy nothing to host memory. Only rank 0 gathers the
+    full weights.
+    """
+    base = "--task digits --epochs 1 --max-steps 1 --batch-size 32"
+    several = group(ranks, f"{base} {flags}", before=f"{HOOKS}:check_gathered_weights")
+    fingerprint = several.succeed()["parameters_sha256"]
+    assert [
+        rank for rank, log in enumerate(several.logs) if "copied to host memory" in log.read_text()
+    ] == writers
+    single = group(1, f"{base} --strategy single")
+    assert single.succeed()["parameters_sha256"] == fingerprint, single.output()
+    assert [event["step"] for event in single.events("resumed")] == [1], single.output()
