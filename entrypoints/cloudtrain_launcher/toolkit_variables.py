@@ -119,7 +119,7 @@ def _decoded(value: Any) -> Any:
     """Return a hyperparameter's value: that of a text which is JSON, as AWS's toolkit reads it."""
     try:
         return json.loads(value) if isinstance(value, str) else value
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
 
 

@@ -119,6 +119,7 @@ def test_variables_of_awss_toolkit_have_values_of_json_in_arguments(tmp_path: Pa
         "lr": "5e-5",
         "fsdp": "full_shard auto_wrap",
         "batch-size": 3,
+        "open": "[" * 5_000,
     }
     job = replace(JOB, argv=[], values=values)
     env = environment.job_environment(job, context, tmp_path, environ)
