@@ -108,6 +108,8 @@ def check_failed_submit(site: Site, run_id: str, operation: str) -> None:
 
     assert failed.value.exit_code == 4, operation
     assert failed.value.hint, operation
+    is_certain = operation != site.calls["create"][1]
+    assert (NOTHING_STARTED in failed.value.message) == is_certain, operation
     site.cloud.endpoint.reset()
     state = find_run(run_id).status().state
     assert run_id not in site.job_names(), operation

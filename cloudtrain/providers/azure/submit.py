@@ -60,15 +60,21 @@ def start(
     target = plan.target
     config = target.config_as(AzureConfig)
     command_job = {**document, **document.get("trial", {})}
-    refuse_machines(cloud, command_job, config, next(iter(target.instances), ""), target.gpus or 0)
-    _prepare_code_folder(Path(command_job["code"]), archive)
     name = document["name"]
-    reference = _find(cloud, name, document)  # a PUT would change the tags of an existing job
-    if reference is not None:
-        return reference
 
-    cache = run.path.parents[1] / "cache"
-    complete = with_uploaded_inputs(cloud, document, config.datastore, cache, progress)
+    try:
+        machine = next(iter(target.instances), "")
+        refuse_machines(cloud, command_job, config, machine, target.gpus or 0)
+        _prepare_code_folder(Path(command_job["code"]), archive)
+        reference = _find(cloud, name, document)  # a PUT would change the tags of an existing job
+        if reference is not None:
+            return reference
+
+        cache = run.path.parents[1] / "cache"
+        complete = with_uploaded_inputs(cloud, document, config.datastore, cache, progress)
+    except CloudError as error:
+        error.outcome = Outcome.NOT_STARTED  # no job was requested yet
+        raise
 
     try:
         return idempotent_create.create(
@@ -156,25 +162,20 @@ def with_uploaded_inputs(
     """Return the request with local paths replaced by URIs of uploads.
 
     Existing uploads are not repeated. `progress` is called with bytes. Raise SourceError if a file
-    cannot be read or changes meanwhile; CloudError, with `Outcome.NOT_STARTED`, if an upload fails.
+    cannot be read or changes meanwhile, and CloudError if an upload fails.
     """
     inputs = {}
-    try:
-        for name, item in document.get("inputs", {}).items():
-            is_local = os.path.isabs(item.get("path", ""))  # noqa: PTH117
-            inputs[name] = dict(item)
-            if is_local:
-                inputs[name]["path"] = _uploaded(
-                    cloud,
-                    item["path"],
-                    datastore,
-                    cache_dir,
-                    progress,
-                )
-    except CloudError as error:
-        # the job was not requested, whether or not the blob was stored
-        error.outcome = Outcome.NOT_STARTED
-        raise
+    for name, item in document.get("inputs", {}).items():
+        is_local = os.path.isabs(item.get("path", ""))  # noqa: PTH117
+        inputs[name] = dict(item)
+        if is_local:
+            inputs[name]["path"] = _uploaded(
+                cloud,
+                item["path"],
+                datastore,
+                cache_dir,
+                progress,
+            )
 
     return {**document, "inputs": inputs}
 
