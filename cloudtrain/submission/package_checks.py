@@ -102,7 +102,8 @@ def _unread_files(plan: Plan, root: Path) -> Iterator[Issue]:
 
     requirements = plan.context.source.requirements
     conda_file = next((name for name in CONDA_FILES if (root / name).is_file()), None)
-    if conda_file and not requirements:
+    is_sent = str(root / str(conda_file)) in str(plan.request.document)  # the cloud installs it
+    if conda_file and not requirements and not is_sent:
         yield warning(
             f"{conda_file} is not read: nothing of it is installed", CONDA_WAY, origin=conda_file
         )

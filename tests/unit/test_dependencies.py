@@ -91,6 +91,22 @@ def test_lock_file_is_not_read_and_the_plan_says_what_does(job: Path) -> None:
     assert messages(plan(job)) == []
 
 
+@pytest.mark.parametrize("version", ["3.8", "3.11"])
+def test_conda_file_that_azure_installs_counts_as_read_and_needs_a_new_python(
+    job: Path, version: str
+) -> None:
+    write(job, {"conda.yaml": f"dependencies: [python={version}, pip]\n"})
+    image = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04"
+    azure = {"conda": "conda.yaml", "subscription": "0" * 36, "resource_group": "g"}
+    azure["workspace"] = "my-workspace"
+    planned = plan(job, "azure", image=image, azure=azure, limits={"max_runtime": "1 h"})
+    assert messages(planned) == []
+    faults = [issue.message for issue in planned.issues if issue.path == ("azure", "conda")]
+    assert faults == (
+        ["asks for Python 3.8; a job needs 3.10 or newer"] if version == "3.8" else []
+    )
+
+
 def test_missing_or_ignored_requirements_file_is_refused_at_its_line(
     job: Path,
 ) -> None:

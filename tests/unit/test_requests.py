@@ -31,6 +31,7 @@ from tests.golden.cases import EARLIER, plan_of
 from tests.support.waiting import HANG_SECONDS
 
 MACHINES = {"aws": "ml.m5.xlarge", "azure": "Standard_DS3_v2"}
+AWS_IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training"
 FORMS = {"aws": AWS, "azure": AZURE}
 LISTED = RequestForm(section="aws", list_keys={"items": "id"}, reserved={})
 
@@ -361,21 +362,23 @@ def test_spot_on_a_cluster_is_not_sent_and_a_warning_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tag", "version"),
+    ("provider", "image", "version"),
     [
-        ("1.13.1-gpu-py39-cu117-ubuntu20.04-sagemaker", "3.9"),
-        ("ray-0.8.5-tf-cpu-py36", "3.6"),
-        ("2.0.1-gpu-py310-cu118-ubuntu20.04-sagemaker", None),
-        ("1.0-1-cpu-py3", None),
+        ("aws", f"{AWS_IMAGE}:1.13.1-gpu-py39-cu117-ubuntu20.04-sagemaker", "3.9"),
+        ("aws", f"{AWS_IMAGE}:ray-0.8.5-tf-cpu-py36", "3.6"),
+        ("aws", f"{AWS_IMAGE}:2.0.1-gpu-py310-cu118-ubuntu20.04-sagemaker", None),
+        ("aws", f"{AWS_IMAGE}:1.0-1-cpu-py3", None),
+        ("azure", "azureml:AzureML-sklearn-1.0-ubuntu20.04-py38-cpu@latest", "3.8"),
     ],
 )
-def test_image_with_an_old_python_in_its_tag_gives_a_warning(tag: str, version: str | None) -> None:
-    image = f"image: 763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:{tag}\n"
-    plan = plan_of("aws", f"{image}resources: {{instance: {{aws: ml.m5.xlarge}}}}\n")
+def test_image_with_an_old_python_in_its_name_gives_a_warning(
+    provider: str, image: str, version: str | None
+) -> None:
+    machine = f"resources: {{instance: {{{provider}: {MACHINES[provider]}}}}}"
+    plan = plan_of(provider, f"image: '{image}'\n{machine}\n")
     warnings = [issue.message for issue in plan.issues if issue.path == ("image",)]
-    assert warnings == (
-        [f"has Python {version}, by its tag; the launcher needs 3.10 or newer"] if version else []
-    )
+    expected = f"has Python {version}, by its name; the launcher needs 3.10 or newer"
+    assert warnings == ([expected] if version else [])
 
 
 def test_shared_memory_is_never_less_than_was_asked_for() -> None:

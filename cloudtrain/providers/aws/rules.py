@@ -35,8 +35,6 @@ USUAL_RUNTIME_SECONDS = 5 * 86_400
 
 _KEY_ID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}"
 _KEY = rf"arn:aws[a-z-]*:kms:[a-z0-9-]*:\d{{12}}:(key|alias)/[\w/-]+|alias/[\w/-]+|{_KEY_ID}"
-_OLD_PYTHON = re.compile(r":.*-py3([6-9])(?!\d)")
-"""Tag of AWS's images for Python 3.6 to 3.9."""
 _TAG_PUNCTUATION = "_.:/=+-@"
 """Punctuation allowed in a tag besides letters, numbers and spaces of all languages.
 
@@ -300,12 +298,6 @@ def _image(plan: Plan) -> Iterator[Issue]:
         yield from _private_registry(plan, image, hint)
     elif match[2] != region:
         yield Issue(("image",), f"{image} is in {match[2]}, the job runs in {region}", hint)
-
-    if python := _OLD_PYTHON.search(image):
-        message = f"has Python 3.{python[1]}, by its tag; the launcher needs 3.10 or newer"
-        yield Issue(
-            ("image",), message, "a newer image, such as dlc:pytorch-2.8", severity="warning"
-        )
 
 
 def _private_registry(plan: Plan, image: str, hint: str) -> Iterator[Issue]:

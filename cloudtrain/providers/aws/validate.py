@@ -28,7 +28,7 @@ from cloudtrain.planning.request_overrides import override_path
 from cloudtrain.providers.aws.request import FORM, section_of
 from cloudtrain.providers.aws.rules import broken_rules, notes
 from cloudtrain.providers.shared.idempotent_create import tags
-from cloudtrain.providers.shared.machine_choice import idle_note, image_notes, rehearsal_notes
+from cloudtrain.providers.shared.machine_choice import cloud_warnings
 from cloudtrain.units import exact_duration
 
 TABLE = "create_training_job.json"
@@ -271,8 +271,7 @@ def rule_issues(plan: Plan) -> list[Issue]:
             reported,
         )
     ]
-    messages = [*rehearsal_notes(plan), *notes(plan), *image_notes(plan), *idle_note(plan)]
-    return issues + [warning(message) for message in messages]
+    return [*issues, *cloud_warnings(plan, notes(plan))]
 
 
 def sdk_issues(plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG001  (no program is started)

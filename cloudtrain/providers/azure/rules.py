@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from cloudtrain.catalog.machines import is_azure_size
-from cloudtrain.errors import Issue, did_you_mean, warning
+from cloudtrain.errors import Issue, did_you_mean
 from cloudtrain.planning.launch import TAG_PREFIX, JobDocument
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import overrides_of, reserved_issues
@@ -32,9 +33,10 @@ from cloudtrain.providers.azure.request import (
     section_of,
 )
 from cloudtrain.providers.azure.target import check_image_name, format_issues
-from cloudtrain.providers.shared.machine_choice import idle_note, image_notes, rehearsal_notes
+from cloudtrain.providers.shared.machine_choice import cloud_warnings
 from cloudtrain.source.inputs import input_problem
 from cloudtrain.units import exact_duration
+from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 MAX_RUNTIME_SECONDS = 21 * 86_400
 MAX_SPOT_SECONDS = 7 * 86_400
@@ -74,8 +76,7 @@ _SET_BY_AZURE = {
     "NODE_RANK",
     "RANK",
     "LOCAL_RANK",
-    "MSI_ENDPOINT",
-    "MSI_SECRET",
+    *("MSI_ENDPOINT", "MSI_SECRET"),
 }
 
 
@@ -93,8 +94,7 @@ def rule_issues(plan: Plan) -> list[Issue]:
         *_uploads(plan),
         *_overrides(plan),
     ]
-    messages = [*rehearsal_notes(plan), *_notes(plan), *image_notes(plan), *idle_note(plan)]
-    return [*map(plan.located, broken), *map(warning, messages)]
+    return [*map(plan.located, broken), *cloud_warnings(plan, _notes(plan))]
 
 
 def _overrides(plan: Plan) -> Iterator[Issue]:
@@ -181,11 +181,8 @@ def _locations(plan: Plan) -> Iterator[Issue]:
     resume = plan.context.resume_from
     if resume and not resume.startswith("azureml://") and not plan.is_rehearsal:
         hint = f"start without them: cloudtrain rerun {plan.context.resume_run} --fresh"
-        yield Issue(
-            (),
-            f"the earlier run's checkpoints are where Azure ML cannot read them: {resume}",
-            hint,
-        )
+        message = f"the earlier run's checkpoints are where Azure ML cannot read them: {resume}"
+        yield Issue((), message, hint)
 
     for name, stores in spec.secrets.items():
         stored = stores.get(plan.target.provider, "")
@@ -328,6 +325,11 @@ def _conda_issues(environment: Any) -> Iterator[Issue]:
         yield Issue(path, message, "image: mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04")
     elif not Path(conda).is_file():
         yield Issue(path, f"no such file: {conda}")
+    else:
+        with suppress(OSError, ValueError):
+            text = read_regular_text(conda)
+            if match := re.search(r"\bpython\s*[=~<]=?\s*(3\.\d)(?!\d)", text):
+                yield Issue(path, f"asks for Python {match[1]}; a job needs 3.10 or newer")
 
 
 def _build_issues(dockerfile: Path) -> Iterator[Issue]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,6 +11,7 @@ from cloudtrain.catalog import PROVIDERS, Instance, home_region, instances
 from cloudtrain.catalog.machines import architecture_by_name, find_instance, names_of
 from cloudtrain.catalog.pricing import RegionalPrices, prices_in_force
 from cloudtrain.declaration import declaration_of
+from cloudtrain.errors import Issue, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.planning.target import CloudConfig
@@ -256,6 +258,17 @@ _BEFORE_TURING = ("V100", "P100", "P40", "P4", "K80", "M60")
 
 Source: NVIDIA, CUDA 13.0 release notes.
 """
+
+
+def cloud_warnings(plan: Plan, notes: Iterable[str]) -> list[Issue]:
+    """Return the warnings that both clouds share, with the cloud's own `notes`."""
+    issues = []
+    if match := re.search(r"-py3([6-9])(?!\d)", plan.target.image_address):
+        message = f"has Python 3.{match[1]}, by its name; the launcher needs 3.10 or newer"
+        issues = [plan.located(warning(message, "name a newer image", path=("image",)))]
+
+    messages = [*rehearsal_notes(plan), *notes, *image_notes(plan), *idle_note(plan)]
+    return [*issues, *map(warning, messages)]
 
 
 def image_notes(plan: Plan) -> list[str]:
