@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -37,6 +38,7 @@ from cloudtrain.submission.submit import documents_of
 from cloudtrain_launcher.events import Ended, Event, Phase, StopRequested, Submitting
 from tests.support.in_process import call
 from tests.support.samples import BORN, as_json, born, event, events_of, write_events
+from tests.support.waiting import HANG_SECONDS
 
 # Run folders appear whole, events are only added, and they add up to the run's state.
 
@@ -108,22 +110,24 @@ def test_any_text_survives_in_an_event(store: RunStore, text: str) -> None:
     assert events_of(folder) == [{"type": "x", "text": text}]
 
 
-def _append_many(path: str, writer: int) -> None:
-    folder = RunFolder(Path(path))
-    for n in range(50):
-        folder.append(event("x", writer=writer, n=n, filler="é" * (n * 37 % 3000)))
+APPEND_MANY = """
+import sys
+from pathlib import Path
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain_launcher.events import from_json
+
+folder = RunFolder(Path(sys.argv[1]))
+for n in range(50):
+    fields = {"writer": int(sys.argv[2]), "n": n, "filler": "é" * (n * 37 % 3000)}
+    folder.append(from_json({"type": "x", **fields}))
+"""
 
 
 def test_events_of_four_processes_at_once_are_all_there_and_whole(store: RunStore) -> None:
     folder = store.create("a-1", {})
-    context = multiprocessing.get_context("spawn")
-    writers = [
-        context.Process(target=_append_many, args=(str(folder.path), writer)) for writer in range(4)
-    ]
-    for process in writers:
-        process.start()
-    for process in writers:
-        process.join()
+    program = [sys.executable, "-c", APPEND_MANY, str(folder.path)]
+    writers = [subprocess.Popen([*program, str(writer)]) for writer in range(4)]
+    assert [process.wait(HANG_SECONDS) for process in writers] == [0] * 4
     written = [(event["writer"], event["n"]) for event in events_of(folder)]
     assert sorted(written) == [(writer, n) for writer in range(4) for n in range(50)]
     assert [n for writer, n in written if writer == 0] == list(range(50))
