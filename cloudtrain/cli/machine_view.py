@@ -52,11 +52,15 @@ def elsewhere(plan: Plan) -> str:
 
 
 def _offer(offer: Offer, plan: Plan) -> str:
-    where = f"{offer.provider}, {offer.region}, " if offer.provider != plan.target.provider else ""
+    price = _price_date(offer)
+    where = f"{offer.provider}, " if offer.provider != plan.target.provider else ""
+    if where and offer.region not in price:
+        where += f"{offer.region}, "
+
     gpus = f"{offer.gpus} x {offer.gpu}, " if offer.gpus else ""
     usd = offer.usd_per_hour * plan.spec.resources.nodes
 
-    return f"{offer.instance_type} {usd:.2f} USD/h ({gpus}{where}{_price_date(offer)})"
+    return f"{offer.instance_type} {usd:.2f} USD/h ({gpus}{where}{price})"
 
 
 def _price_date(offer: Offer) -> str:

@@ -68,7 +68,7 @@ def next_action(state: SweepState, now: float) -> Action | None:
     """Return the next action; None to wait for running trials. `now`: a Unix timestamp."""
     running = [trial for trial in state.trials if trial.state == "running"]
     if state.state != "running":
-        return None if running else End("stopped", "it was asked to stop")
+        return None if running else End("stopped", "stop requested")
     if state.reached is not None:
         return None if running else End("succeeded", _target_reached(state, state.reached))
     if len(running) >= state.definition.parallel:

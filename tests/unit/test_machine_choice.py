@@ -199,6 +199,8 @@ def test_cheaper_machines_of_both_clouds_are_named_if_they_satisfy_the_spec(
     )
     shown = next(line for line in overview(plan).splitlines() if "cheaper: " in line)
     assert "ml.p5.48xlarge 63.30 USD/h (8 x H100-80GB, aws, us-east-1, price of 2026-" in shown
+    cpus = next(line for line in overview(planned("azure", {})).splitlines() if "cheaper: " in line)
+    assert cpus.count("us-east-1") == 1
     named = planned("azure", {"instance": {"azure": "Standard_ND96isr_H100_v5"}})
     assert [*cheaper(named)] == ["ml.p5.48xlarge"], "of the same GPU"
     t4 = {"gpus": 4, "gpu": "T4"}

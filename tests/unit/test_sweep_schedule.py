@@ -139,7 +139,7 @@ def test_a_sweep_that_is_stopped_starts_nothing_and_ends_when_nothing_runs() -> 
     assert next_action(life.state, life.now) is None
     for trial in life.state.trials:
         life.end(trial, "stopped")
-    assert next_action(life.state, life.now) == End("stopped", "it was asked to stop")
+    assert next_action(life.state, life.now) == End("stopped", "stop requested")
 
 
 @given(SEEDS, st.integers(1, 4), st.integers(2, 4))
