@@ -187,7 +187,8 @@ class Loader:
             if not batches and error is None:
                 return
 
-            yield from batches
+            while batches:
+                yield batches.pop(0)
 
         raise error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import random
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Number
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
 
 from cloudtrain_trainer.factories import describe, place
 from cloudtrain_trainer.rules import Refused, RefusedData
@@ -54,7 +54,7 @@ class Samples:
 
     def __init__(
         self,
-        dataset: Dataset[Any] | Sequence[Any],
+        dataset: Any,
         seed: int = 0,
         collate: Callable[[list[Any]], Any] = stack,
         whole: bool = False,
@@ -65,7 +65,7 @@ class Samples:
         self.whole = whole
 
     def __len__(self) -> int:
-        return len(self.dataset)  # type: ignore[arg-type]  # checked in `adapt`
+        return len(self.dataset)  # checked in `adapt`
 
     def __getitem__(self, draw: Draw) -> tuple[Any, Any]:
         """Return inputs (batch, ...) and targets (batch, ...), or the whole batch and None."""
@@ -80,6 +80,15 @@ class Samples:
         """Return the samples of these indices."""
         read = getattr(self.dataset, "__getitems__", None)  # torch's name for a batched read
         return read(indices) if read else [self.dataset[index] for index in indices]
+
+
+class DrawnSamples(Samples):
+    """Data that reads a `Draw` itself. The generators are seeded all the same."""
+
+    def __getitem__(self, draw: Draw) -> tuple[Any, Any]:
+        seed_generators(self.seed, draw.epoch, draw.indices[0])
+        batch: tuple[Any, Any] = self.dataset[draw]
+        return batch
 
 
 def rows(dataset: Any, indices: list[int]) -> list[Tensor] | None:

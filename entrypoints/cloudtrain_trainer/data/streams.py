@@ -23,6 +23,7 @@ from cloudtrain_trainer.data.batches import (
     split_evenly,
 )
 from cloudtrain_trainer.data.samples import (
+    DrawnSamples,
     Samples,
     check_sample,
     refuse_wrong_kind,
@@ -194,15 +195,17 @@ def adapt(
     whole: bool = False,
     pairs: bool = False,
 ) -> Any:
-    """Return data as a task needs it: unchanged if it accepts a `Draw`, else `Samples` or a `Stream`.
+    """Return data as a task needs it: `Samples` or a `Stream`.
 
     `name`: the data in messages. `whole`: keep pairs together, for a task with a step. `pairs`:
     refuse others. Raise `Refused` if the data is of an unknown kind or empty, or if its samples
     cannot become a batch.
     """
     refuse_wrong_kind(data, name)
-    if isinstance(data, (Samples, Stream)) or takes_draws(data):
+    if isinstance(data, (Samples, Stream)):
         return data
+    if takes_draws(data):
+        return DrawnSamples(data, seed)
 
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
         stream = Stream(data, seed, collate or stack, whole, name)

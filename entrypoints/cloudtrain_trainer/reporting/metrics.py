@@ -103,7 +103,8 @@ class LossMean:
     def add(self, loss: Tensor, weight: float) -> None:
         """Add the mean loss of a micro-batch, shape (); without weight it may be NaN."""
         if weight:
-            self._added.append((loss.detach(), weight))
+            # A copy: a program may reuse the tensor, or it is a view of a large one.
+            self._added.append((loss.detach().clone(), weight))
             self._weight += weight
         if len(self._added) == MAX_ADDED:
             self.state()

@@ -46,7 +46,7 @@ class Data(Protocol):
     def __getitem__(self, draw: Draw) -> tuple[Any, Any]:
         """Return inputs (batch, ...) and targets (batch, ...), or a whole batch and None.
 
-        They are on the CPU.
+        They are on the CPU. Several are read ahead: return new tensors each time.
         """
         ...
 

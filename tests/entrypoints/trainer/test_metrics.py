@@ -30,11 +30,17 @@ from tests.entrypoints.groups import Group, StartGroup
 
 def test_the_loss_mean_is_weighted_by_samples_and_can_be_restored() -> None:
     mean = LossMean()
-    mean.add(torch.tensor(1.0), 3)
+    loss = torch.tensor(1.0, requires_grad=True)
+    mean.add(loss, 3)
     restored = LossMean()
     restored.restore(mean.state())
-    restored.add(torch.tensor(5.0), 1)
-    assert restored.value() == 2.0
+    mean.add(loss, 1)
+    with torch.no_grad():
+        loss.fill_(5.0)  # a program may reuse its tensor
+
+    for continued in (mean, restored):
+        continued.add(loss.bfloat16(), 1)
+    assert (mean.value(), restored.value()) == (1.8, 2.0)
 
 
 def test_progress_is_due_after_the_first_step_and_then_every_half_second() -> None:

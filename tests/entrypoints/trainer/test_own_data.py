@@ -7,8 +7,10 @@ import random
 import select
 import signal
 import tracemalloc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from io import BytesIO
 from multiprocessing import get_context
 from typing import Any
@@ -17,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.data.batches import (
@@ -44,16 +46,30 @@ class NoisyData(Dataset[tuple[Tensor, int]]):
         return torch.cat([torch.tensor([float(index)]), noise]), index % 3
 
 
-def load(seed: int = 0, epoch: int = 0, workers: int = 0, skip: int = 0) -> dict[int, list[float]]:
+class NoisyBatches:
+    """The same, a batch at a time."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, draw: Draw) -> Any:
+        return default_collate([NoisyData()[index] for index in draw.indices])
+
+
+def noise_of(
+    dataset: Any, seed: int = 0, epoch: int = 0, workers: int = 0, skip: int = 0
+) -> dict[int, list[float]]:
     """Return the noise of each sample, in the order of training."""
-    data = adapt(NoisyData(), seed, "train")
+    data = adapt(dataset(), seed, "train")
     batches = Batches(data, 0, 4, 1, 0, 1, workers, pin_memory=False)
     torch.manual_seed(workers), np.random.seed(workers), random.seed(workers)
     rows = [row for inputs, _ in batches.load(epoch, skip) for row in inputs]
     return {int(row[0]): row[1:].tolist() for row in rows}
 
 
-def test_augmentation_depends_on_seed_epoch_and_batch_only() -> None:
+@pytest.mark.parametrize("dataset", [NoisyData, NoisyBatches])
+def test_augmentation_depends_on_seed_epoch_and_batch_only(dataset: Any) -> None:
+    load = partial(noise_of, dataset)
     samples = load()
     assert len(samples) == 12
     assert len({number for noise in samples.values() for number in noise}) == 36
@@ -96,6 +112,13 @@ def test_a_rank_reads_a_few_batches_at_a_time(
         assert next(batches) == 6
         with pytest.raises(ZeroDivisionError):
             next(batches)
+
+
+def test_a_batch_that_was_read_ahead_is_freed_after_its_step() -> None:
+    batches = Loader(NoisyBatches(), 0, pin_memory=False).load([Draw(0, [0])] * 3)
+    first = weakref.ref(next(batches)[0])
+    next(batches)
+    assert first() is None
 
 
 class ReadInBatches(Dataset[int]):
