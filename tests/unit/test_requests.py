@@ -197,7 +197,7 @@ sweep:
         ("aws", "Environment: {SPEED: fast}", "TrainingJobDefinition Environment SPEED"),
         ("azure", "resources: {docker_args: fast}", "trial resources docker_args"),
         ("azure", "description: fast", "description"),
-        ("azure", "early_termination: {type: fast}", "early_termination type"),
+        ("azure", "early_termination: {slack_factor: fast}", "early_termination slack_factor"),
     ],
 )
 def test_trials_of_a_native_sweep_have_the_members_that_theirs_has(
@@ -215,7 +215,11 @@ def test_trials_of_a_native_sweep_have_the_members_that_theirs_has(
 
 @pytest.mark.parametrize(
     ("provider", "request_"),
-    [("aws", "ExperimentConfig: {ExperimentName: x}"), ("azure", "parent_job_name: x")],
+    [
+        ("aws", "ExperimentConfig: {ExperimentName: x}"),
+        ("azure", "parent_job_name: x"),
+        ("azure", "early_termination: {type: hyperband}"),
+    ],
 )
 def test_a_native_sweep_refuses_members_that_its_trials_lack(provider: str, request_: str) -> None:
     issues = get_provider(provider).native_sweeps().rules(sweep_with(request_, provider))
@@ -300,17 +304,12 @@ def test_an_input_lies_where_it_was_said_to(place: str, lies: str) -> None:
 
 
 def test_an_input_may_be_a_job_output_or_a_model_of_a_registry() -> None:
-    assert not errors(
-        plan_of(
-            "azure",
-            PLAIN
-            + """inputs:
+    inputs = """inputs:
   model: {azure: azureml://registries/azureml/models/m/versions/1, type: mlflow_model}
   result: azureml://jobs/j/outputs/artifacts/paths/outputs/model/
   page: http://example.org/images.tar
-""",
-        )
-    )
+"""
+    assert not errors(plan_of("azure", PLAIN + inputs))
 
 
 def test_an_input_at_home_is_found_there(own_home: Path) -> None:

@@ -239,7 +239,18 @@ def _job(plan: Plan) -> Iterator[Issue]:
             message = f"a sweep job and its trials have no {item.names[0]}"
             yield Issue(("azure", "request", *item.keys), message, f"leave it out, or {PORTABLE}")
 
+    policy = section_of(plan).request.get(EARLY_TERMINATION)
+    kind = policy.get("type") if isinstance(policy, Mapping) else policy
+    if kind not in (None, *POLICIES):
+        message = f"there is no {EARLY_TERMINATION} of the type {kind!r}"
+        path = ("azure", "request", EARLY_TERMINATION)
+        yield Issue(path, message, f"{{type: {', '.join(POLICIES[:-1])} or {POLICIES[-1]}}}")
+
     yield from size_issues(shared_job(plan))
+
+
+POLICIES = ("bandit", "median_stopping", "truncation_selection")
+"""Types of `early_termination`."""
 
 
 def _notes(plan: Plan) -> Iterator[Issue]:
