@@ -262,7 +262,7 @@ def _settings_for(
 def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
     try:
         text = read_regular_text(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the home of a service user is /dev/null
         return {}
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"

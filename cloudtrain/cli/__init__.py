@@ -221,7 +221,11 @@ def _output_error(error: Exception) -> StorageError | None:
 
 def _disk_error(error: Exception) -> StorageError | None:
     """Return an error for a file or a disk that refuses a call; None for any other error."""
-    if not isinstance(error, OSError) or error.errno not in DISK_ERRORS:
+    if not isinstance(error, OSError):
+        return None
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd
+        return StorageError("the current folder was removed", hint="cd to another folder")
+    if error.errno not in DISK_ERRORS:
         return None
 
     problem = (

@@ -243,8 +243,9 @@ def plan_again(
         parse_document(text, name=f"{run.run_id}/spec.yaml"), (*old.overrides, *overrides)
     )
 
-    if "name" not in document.values:
-        document = replace(document, values={"name": old.name, **document.values})
+    # one job runs again, whatever search it was a trial of
+    values = {key: value for key, value in document.values.items() if key != "sweep"}
+    document = replace(document, values={"name": old.name, **values})
 
     spec, document = spec_from_document(document, folder, look=False)
     checkpoints_uri = spec.checkpoints.uri

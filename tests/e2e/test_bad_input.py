@@ -200,6 +200,16 @@ def test_any_error_of_the_disk_is_reported_without_a_traceback(place: Path) -> N
     assert_told(call("report", "digits-aaaa", "-o", "a" * 300), 4, "aaa: File name too long")
 
 
+@pytest.mark.parametrize("words", ["list", "submit train.py", "status"])
+def test_a_current_folder_that_was_removed_is_reported(
+    place: Path, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "gone").mkdir()
+    monkeypatch.chdir(place / "gone")
+    (place / "gone").rmdir()
+    assert_told(call(*words.split()), 4, "the current folder was removed", "cd to another")
+
+
 @pytest.mark.skipif(
     not Path("/proc/self/mem").exists(), reason="needs a file that opens and cannot be read"
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -277,6 +278,14 @@ def test_their_lines_and_files_are_here_and_a_stop_changes_nothing(
     assert {"hello from 0", "hello from 1"} <= {line.text for line in run.logs()}
     assert (run.fetch(tmp_path / "result") / "model" / "model.txt").read_text() == "weights\n"
     assert run.stop().state == ENDS[run_id]
+
+
+def test_a_trial_is_planned_again_without_its_search(data: str) -> None:
+    old = cloudtrain.find_run("old-failed", data_dir=data)
+    spec = old.folder.path / "spec.yaml"
+    search = {"objective": {"metric": "loss", "goal": "minimize"}, "space": {"lr": [1, 2]}}
+    spec.write_text(json.dumps({**json.loads(spec.read_text()), "sweep": search}))
+    assert old.plan_again(["args.lr=3"]).spec.sweep is None
 
 
 @pytest.mark.parametrize("run_id", ENDS)

@@ -90,6 +90,11 @@ def test_a_tilde_is_the_home_folder(home: Path, job: Path, monkeypatch: pytest.M
     assert load(home, job, CLOUDTRAIN_DATA_DIR="~/runs")["data_dir"] == str(home / "runs")
 
 
+def test_a_home_that_is_no_folder_has_no_settings(job: Path) -> None:
+    write_job_file(job, 'provider = "beside"\n')
+    assert load(Path("/dev/null"), job)["provider"] == "beside"
+
+
 def test_the_xdg_folders_are_honoured(home: Path, job: Path, tmp_path: Path) -> None:
     (tmp_path / "xdg" / "cloudtrain").mkdir(parents=True)
     (tmp_path / "xdg" / "cloudtrain" / "config.toml").write_text('provider = "x"\n')
