@@ -121,6 +121,28 @@ def test_a_program_finds_its_tree_its_name_and_its_peers(room: Room) -> None:
     assert (room.root / "model" / "more").read_text() == "2"
 
 
+def test_a_program_changes_its_inputs_but_not_the_files_of_this_machine(
+    room: Room, tmp_path: Path
+) -> None:
+    data = tmp_path / "two, words: data"
+    write(data, {"kept": "1", "removed": "2", "folder/file": "3"})
+    (room.root / "input" / "data").mkdir(parents=True)
+    (room.root / "input" / "data" / "train").symlink_to(data)
+    (room.root / "input" / "data" / "all").symlink_to(tmp_path)
+    if room.run("stat", "-f", "-c", "%T", "/opt/ml/input/data/train/").stdout != "overlayfs\n":
+        pytest.skip("no overlay can be mounted here")
+
+    changed = "rm -r removed folder; echo 4 > new; echo 5 > kept; cat kept new; ls"
+
+    for _ in range(2):  # each start finds the inputs as they are
+        done = room.run("sh", "-c", f"cd /opt/ml/input/data/train; {changed}; echo > /opt/ml/mark")
+        assert (done.stdout.split(), done.stderr) == (["5", "4", "kept", "new"], "")
+
+    assert names(data) == ["folder", "kept", "removed"]
+    assert (data / "kept").read_text() == "1"
+    assert (room.root / "mark").read_text() == "\n"
+
+
 def test_arguments_variables_and_input_arrive_as_they_were_given(room: Room) -> None:
     odd = [
         "",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -24,6 +25,9 @@ MS_BIND = 1 << 12
 MS_PRIVATE = 1 << 18
 MS_REC = 1 << 14  # MS_... of sys/mount.h
 TREE = "/opt/ml"
+INPUTS = "input/data"
+CHANGES = "changed-inputs"
+"""Folder beside ROOT for what the program changes in its inputs."""
 HOSTS = "/etc/hosts"
 CANNOT = 125
 USAGE = "usage: namespace.py ROOT HOST HOSTS_FILE PROGRAM [ARG...] | namespace.py --probe"
@@ -66,8 +70,46 @@ def enter(root: str, host: str, hosts_file: str) -> None:
 
     mount(hosts_file, HOSTS, MS_BIND)
     mount(root, TREE, MS_BIND | MS_REC)
+    _cover_inputs(root)
     socket.sethostname(host)
     os.chdir(start_folder)  # by its path: the folder may lie behind another mount now
+
+
+def _cover_inputs(root: str) -> None:
+    """Let the program change its linked inputs, as in the cloud, but not this machine's files."""
+    changes = os.path.join(os.path.dirname(root), CHANGES)
+    shutil.rmtree(changes, ignore_errors=True)  # of an earlier start
+    folder = os.path.join(TREE, INPUTS)
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+
+    for name in names:
+        link = os.path.join(folder, name)
+        place = os.path.realpath(link)
+        has_root = os.path.commonpath((place, root)) == place  # the program must write there
+        if os.path.islink(link) and os.path.isdir(place) and not has_root:
+            _cover(place, os.path.join(changes, name))
+
+
+def _cover(place: str, changes: str) -> None:
+    """Mount a folder over itself; changes go to another one. Does nothing if that is impossible."""
+    upper = os.path.join(changes, "upper")
+    work = os.path.join(changes, "work")
+    os.makedirs(upper)
+    os.makedirs(work)
+    files = [os.open(path, os.O_PATH) for path in (place, upper, work)]
+    # By number: colons and commas of a path would be a part of the options.
+    options = "lowerdir={},upperdir={},workdir={},userxattr".format(
+        *(f"/proc/self/fd/{number}" for number in files)
+    )
+
+    try:
+        mount("overlay", place, kind="overlay", options=options)
+        os.chmod(os.path.join(work, "work"), 0o700)  # the kernel's 0 keeps others from removing it
+    except OSError:  # for example a run folder on NFS, which cannot have the changes
+        pass
+    finally:
+        for number in files:
+            os.close(number)
 
 
 def unshare() -> None:

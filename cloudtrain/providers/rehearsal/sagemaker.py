@@ -33,6 +33,7 @@ from cloudtrain.providers.rehearsal.base import (
     node_addresses,
     published_variables,
 )
+from cloudtrain.providers.rehearsal.namespace import CHANGES
 from cloudtrain.providers.shared.paths import ARCHIVE
 from cloudtrain.source.results import copy_results
 
@@ -231,6 +232,7 @@ class SageMakerEmulator(ProcessesOfHost):
         for root in reversed(self.roots):
             for folder, into in (("model", self.paths.model), ("output/data", self.paths.output)):
                 copy_results(root / folder, into, (f"{ROOT}/{folder}",), notes.append)
+            shutil.rmtree(root.parent / CHANGES, ignore_errors=True)
 
         return notes
 
