@@ -44,6 +44,9 @@ from cloudtrain.source.tree import (
 )
 from cloudtrain.source.walk import WalkResult, unreadable, walk
 
+CHANGED_HINT = "run again; a log that is still written belongs elsewhere or in .cloudtrainignore"
+"""What to do if a file of the source changes, such as `train.log` of `submit 2>&1 | tee train.log`."""
+
 MAX_SHOWN = 20
 """Maximum paths in a message about entries that cannot be archived."""
 
@@ -183,7 +186,7 @@ def _hash(
                 continue
 
         if digest is None:
-            issue = Issue((), "changed while it was read", "run again", origin=path)
+            issue = Issue((), "changed while it was read", CHANGED_HINT, origin=path)
             content.problems.append(issue)
             continue
 
@@ -374,7 +377,7 @@ def _changed(entry: SourceEntry, detail: str | None = None) -> SourceError:
     return SourceError(
         f"{entry.path} changed after the source folder was"
         f" scanned{f' ({detail})' if detail else ''}",
-        hint="run again",
+        hint=CHANGED_HINT,
     )
 
 

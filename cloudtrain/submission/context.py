@@ -23,7 +23,7 @@ from cloudtrain.source.distributions import (
     requested_by,
 )
 from cloudtrain.source.git import git_state
-from cloudtrain.source.scan import is_whole, pack, scan
+from cloudtrain.source.scan import CHANGED_HINT, is_whole, pack, scan
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.model import JobSpec
 from cloudtrain_launcher.packages.requirement_files import requested_list
@@ -201,12 +201,7 @@ def _source_changed_error(tree: SourceTree, before: SourceTree | None) -> Source
     shown = ", ".join(names[:MAX_CHANGED]) + (
         f" and {len(names) - MAX_CHANGED} more" if names[MAX_CHANGED:] else ""
     )
-    hint = (
-        f"run the command again; what is always being written belongs elsewhere, or {names[0]} into"
-        " .cloudtrainignore"
-    )
-
-    return SourceError(f"{message}: {shown}", hint=hint)
+    return SourceError(f"{message}: {shown}", hint=CHANGED_HINT)
 
 
 def pack_source(plan: Plan, progress: Progress | None) -> Path:

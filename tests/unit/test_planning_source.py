@@ -84,7 +84,7 @@ def test_what_is_being_written_while_a_job_is_submitted_is_told_by_name(tmp_path
         SourceError, match=r"changed after it was planned: new, tee\.log$"
     ) as refused:
         cloudtrain.submit(plan)
-    assert ".cloudtrainignore" in str(refused.value.hint)
+    assert "belongs elsewhere or in .cloudtrainignore" in str(refused.value.hint)
 
 
 def test_a_plan_finds_its_issues_once(tmp_path: Path) -> None:

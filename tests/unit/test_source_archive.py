@@ -17,7 +17,7 @@ import pytest
 
 from cloudtrain.errors import SourceError, StorageError
 from cloudtrain.providers.rehearsal.base import unpack
-from cloudtrain.source.scan import pack, scan
+from cloudtrain.source.scan import CHANGED_HINT, pack, scan
 from cloudtrain.source.tree import SourceTree
 from tests.providers.aws.archives import (
     DAMAGED,
@@ -147,7 +147,7 @@ def test_what_is_not_as_scanned_is_not_packed(
         SourceError, match=rf"^{name} changed after the source folder was scanned"
     ) as caught:
         pack(tree, tmp_path / "store")
-    assert caught.value.hint == "run again"
+    assert caught.value.hint == CHANGED_HINT
     assert list((tmp_path / "store").iterdir()) == []
 
 

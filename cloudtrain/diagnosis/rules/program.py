@@ -51,8 +51,8 @@ PROGRAM = (
         ),
         cause="the script refused its arguments",
         remedy=(
-            "correct args in job.yaml, or what follows `--`: true is a flag without a value; for a"
-            " program that expects one, write 'true' or 'True' in quotes"
+            "correct args in job.yaml, or what follows `--`, by the usage in the log; true is a flag"
+            " without a value: for a program that expects one, write 'true' or 'True' in quotes"
         ),
         source="docs/reference/job-yaml.md",
     ),
