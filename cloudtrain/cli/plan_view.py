@@ -232,7 +232,7 @@ def cost(plan: Plan) -> list[str]:
     reason = (
         f"  ← {where} {estimate.cap.rpartition('.')[2]}"
         if where
-        else "  (by default; limits set another)"
+        else "  (the default; limits.max_runtime changes it)"
     )
     if not estimate.price.usd:
         stop = format_duration(estimate.max_seconds)

@@ -237,10 +237,7 @@ def _without_times(
     )
 
 
-_HOOK = (
-    "two lines in the program report it: from cloudtrain_job import timed; for batch in"
-    " timed(loader): ..."
-)
+_HOOK = "to measure it, add: from cloudtrain_job import timed; for batch in timed(loader): ..."
 
 
 def _idle_gpu_share(utilization: Utilization | None) -> float:
