@@ -65,16 +65,18 @@ SPEC: dict[str, Any] = {
         "trials": 4,
     },
 }
+WITHOUT_TORCHRUN = {"launcher": "none", "entrypoint": "python train.py"}
+"""Spares each trial the import of torch."""
 KILLS = 6
 FEW_KILLS = 2
 """With `--thorough`, and without."""
 
 
 def start(
-    cli: CommandLine, sweep_id: str, script: str, args: dict[str, Any], **section: Any
+    cli: CommandLine, sweep_id: str, script: str, job: dict[str, Any], **section: Any
 ) -> Command:
     """Start a sweep and follow it."""
-    spec = {**SPEC, "args": args, "sweep": {**SPEC["sweep"], **section}}
+    spec = {**SPEC, **job, "sweep": {**SPEC["sweep"], **section}}
     cli.write(job_yaml=json.dumps(spec), train_py=script)
     return cli.start("sweep", "start", "--sweep-id", sweep_id)
 
@@ -157,7 +159,7 @@ def asha(
         cli,
         sweep_id,
         LEARNER,
-        args,
+        {**WITHOUT_TORCHRUN, "args": args},
         method="grid",
         space={"x": values},
         trials=len(values),
