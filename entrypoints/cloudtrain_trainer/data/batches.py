@@ -193,7 +193,11 @@ class Loader:
         raise error
 
     def _pinned(self, batch: Any) -> Any:
-        return map_tensors(Tensor.pin_memory, batch) if self.pin_memory else batch
+        return map_tensors(_pinned, batch) if self.pin_memory else batch
+
+
+def _pinned(tensor: Tensor) -> Tensor:
+    return tensor.pin_memory() if tensor.is_cpu else tensor  # a user's data may be on the GPU
 
 
 def _begin_process(rank_pid: int, _: int) -> None:

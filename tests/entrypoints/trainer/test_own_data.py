@@ -121,6 +121,11 @@ def test_a_batch_that_was_read_ahead_is_freed_after_its_step() -> None:
     assert first() is None
 
 
+def test_data_on_a_gpu_is_not_pinned() -> None:
+    on_device = torch.zeros(2, device="meta")
+    assert list(Loader([on_device], 0, pin_memory=True).load([0])) == [on_device]
+
+
 class ReadInBatches(Dataset[int]):
     """Has torch's method for batched reads."""
 
