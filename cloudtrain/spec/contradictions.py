@@ -26,7 +26,7 @@ _PLACE = (
     r"\$\{(?P<doubled>\{\s*)?(?P<kind>inputs|outputs)\.(?P<name>[A-Za-z][\w-]*)(?(doubled)\s*\})\}"
 )
 """`${inputs.train}`, `${outputs.model}`; or `${{inputs.train}}` as in Azure ML."""
-_OUTPUTS = ("model", "output", "checkpoints")
+OUTPUTS = ("model", "output", "checkpoints")
 
 
 def contradictions(values: Mapping[str, Any]) -> list[Issue]:
@@ -111,18 +111,19 @@ def _launcher_issues(
 
 
 def _unknown_placeholders(section: str, args: Any, values: Mapping[str, Any]) -> Iterator[Issue]:
-    """Yield unknown placeholders in the words of a section; a `request` may add outputs."""
+    """Yield unknown placeholders in the words of a section; a provider's may add outputs."""
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(args, dict):
         items = args.items()
     elif isinstance(args, list):
         items = enumerate(args)
 
-    requests = (mapping_of(mapping_of(values, name), "request") for name in values)
-    outputs = (name for request in requests for name in mapping_of(request, "outputs"))
+    sections = [mapping_of(values, name) for name in values]
+    sections += [mapping_of(section, "request") for section in sections]
+    outputs = (name for section in sections for name in mapping_of(section, "outputs"))
     names_by_kind = {
         "inputs": tuple(map(str, mapping_of(values, "inputs"))),
-        "outputs": (*_OUTPUTS, *map(str, outputs)),
+        "outputs": (*OUTPUTS, *map(str, outputs)),
     }
     for key, item in items:
         text = str(item)

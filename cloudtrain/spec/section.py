@@ -45,7 +45,7 @@ NAMES_OF_CLOUDS = {
     "max_run": "limits.max_runtime",
     "metric_definitions": "metrics",
     "output_path": "aws.output",
-    "outputs": "${outputs.model} and the like, in args",
+    "outputs": "azure.outputs, or ${outputs.model} and the like in args",
     "queue_settings": "resources.spot",
     "security_group_ids": "aws.security_groups",
     "shm_size": "resources.shm",

@@ -254,7 +254,7 @@ def test_trials_that_the_service_ends_early_are_pruned(site: Aws) -> None:
     if site.name == "azure":
         sweep = {"trials": 3}
         policy = {"type": "bandit", "slack_factor": 0.1, "evaluation_interval": 1}
-        more = {"azure": {"request": {"early_termination": policy}}}
+        more = {"azure": {"early_termination": policy}}
     state = drive_native(started(site, "pruned-1", sweep, env={"EPOCHS": 3, "WAIT": 2}, **more))
     assert state.state == "succeeded"
     assert {trial.state for trial in state.trials} == {"pruned"}

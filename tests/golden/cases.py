@@ -167,6 +167,19 @@ azure:
     inputs: {train: {mode: direct}}
     outputs: {model: {name: digits, type: custom_model}}
 """
+AZURE_OUTPUTS = """
+name: digits
+args: {cache: "${outputs.prepared}"}
+resources: {instance: {azure: Standard_NC4as_T4_v3}, gpus: 1}
+limits: {max_runtime: 1 h}
+image: myregistry.azurecr.io/train:1
+azure:
+  docker_args: --ulimit memlock=-1
+  outputs:
+    prepared: azureml://datastores/data/paths/prepared/
+    table: {type: mltable, mode: upload, name: digits-table, version: 3}
+    model: {type: custom_model, name: digits}
+"""
 CASES = {
     "local": ("local", PLAIN),
     "docker": ("docker", IN_CONTAINERS),
@@ -181,6 +194,7 @@ CASES = {
     "aws-request": ("aws", AWS_REQUEST),
     "aws-file-systems": ("aws", AWS_FILE_SYSTEMS),
     "azure-request": ("azure", AZURE_REQUEST),
+    "azure-outputs": ("azure", AZURE_OUTPUTS),
 }
 TUNING = """
 name: digits
@@ -260,12 +274,14 @@ sweep:
   method: grid
   space: {lr: [0.1, 0.01], layers: "int(1, 3)"}
 """
+BANDIT = "early_termination: {type: bandit, slack_factor: 0.1, delay_evaluation: 5}"
 SWEEPS = {
     "aws-tuning": ("aws", TUNING),
     "aws-hyperband": ("aws", HYPERBAND),
     "aws-grid": ("aws", TUNING_GRID),
     "azure-random": ("azure", AZURE_RANDOM),
     "azure-bayesian": ("azure", AZURE_BAYESIAN),
+    "azure-bandit": ("azure", AZURE_BAYESIAN.replace("identity: managed", BANDIT)),
     "azure-grid": ("azure", AZURE_GRID),
 }
 """Sweeps whose requests the clouds' own services take."""

@@ -94,6 +94,7 @@ def test_the_sdk_sends_a_sweep_as_it_is_meant(case: str, tmp_path: Path) -> None
         "azure-random": (20, 4, "PT1H", "PT6H"),
         "azure-bayesian": (40, 1, "PT1H", None),
         "azure-grid": (6, 1, "PT1H", None),
+        "azure-bandit": (40, 1, "PT1H", None),
     }
     names = ("maxTotalTrials", "maxConcurrentTrials", "trialTimeout", "timeout")
     assert tuple(sent["limits"].get(name) for name in names) == limits[case]
@@ -108,7 +109,13 @@ def test_the_sdk_sends_a_sweep_as_it_is_meant(case: str, tmp_path: Path) -> None
         "instance_type"
     )
     assert sent.get("computeId") == ("my-cluster" if case == "azure-grid" else None)
-    assert sent.get("queueSettings") == ({"jobTier": "Spot"} if case == "azure-bayesian" else None)
+    assert sent.get("queueSettings") == (
+        {"jobTier": "Spot"} if case in ("azure-bayesian", "azure-bandit") else None
+    )
+    policy = {"policyType": "Bandit", "slackFactor": 0.1, "delayEvaluation": 5}
+    assert (sent.get("earlyTermination") or {}).items() >= (
+        policy.items() if case == "azure-bandit" else set()
+    )
     assert {name: item["uri"] for name, item in sent["outputs"].items()} == {
         name: item["path"] for name, item in request["outputs"].items()
     }

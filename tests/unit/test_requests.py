@@ -114,7 +114,6 @@ def test_removing_what_cloudtrain_relies_on_is_refused(name: str) -> None:
         ("azure", "descripton: x", ("descripton",), "did you mean 'description'"),
         ("azure", "resources: {docker_arg: x}", ("resources", "docker_arg"), "docker_args"),
         ("azure", "outputs: {a-b: {type: uri_file}}", ("outputs", "a-b"), "not a name"),
-        ("azure", "early_termination: {type: bandit, slack: 1}", ("early_termination",), "key"),
     ],
 )
 def test_a_mistake_names_the_line_of_the_spec(
@@ -197,7 +196,6 @@ sweep:
         ("aws", "Environment: {SPEED: fast}", "TrainingJobDefinition Environment SPEED"),
         ("azure", "resources: {docker_args: fast}", "trial resources docker_args"),
         ("azure", "description: fast", "description"),
-        ("azure", "early_termination: {slack_factor: fast}", "early_termination slack_factor"),
     ],
 )
 def test_trials_of_a_native_sweep_have_the_members_that_theirs_has(
@@ -210,16 +208,11 @@ def test_trials_of_a_native_sweep_have_the_members_that_theirs_has(
         value = value[name]
     assert value == "fast"
     assert not any("request" in issue.path for issue in [*sweeps.rules(plan), *plan.issues])
-    assert "early_termination" not in plan.request.document
 
 
 @pytest.mark.parametrize(
     ("provider", "request_"),
-    [
-        ("aws", "ExperimentConfig: {ExperimentName: x}"),
-        ("azure", "parent_job_name: x"),
-        ("azure", "early_termination: {type: hyperband}"),
-    ],
+    [("aws", "ExperimentConfig: {ExperimentName: x}"), ("azure", "parent_job_name: x")],
 )
 def test_a_native_sweep_refuses_members_that_its_trials_lack(provider: str, request_: str) -> None:
     issues = get_provider(provider).native_sweeps().rules(sweep_with(request_, provider))

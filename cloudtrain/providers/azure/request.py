@@ -75,6 +75,8 @@ SERVICES: dict[str, dict[str, str]] = {
 }
 _IDENTITIES = {"managed": "managed", "user": "user_identity"}
 
+EARLY_TERMINATION = "early_termination"
+"""Key of a sweep job with the rule that ends bad trials."""
 
 FORM = RequestForm(
     section="azure",
@@ -94,21 +96,16 @@ FORM = RequestForm(
         "resources.instance_count": "use resources.nodes",
         "resources.instance_type": "use resources.instance",
         "resources.shm_size": "use resources.shm",
+        EARLY_TERMINATION: "use azure.early_termination",
         "environment_variables.CLOUDTRAIN_*": "choose another name",
         "inputs.*.path": "use inputs; numbers and texts belong in args",
-        **{
-            f"outputs.{name}.{key}": "fetch reads it"
-            for name in OUTPUTS
-            for key in ("path", "mode")
-        },
+        **{f"outputs.{name}.path": "fetch reads it" for name in OUTPUTS},
+        **{f"outputs.{name}.mode": "fetch reads it" for name in OUTPUTS},
         f"tags.{TAG_PREFIX}*": "choose another name",
         f"properties.{TAG_PREFIX}*": "choose another name",
     },
 )
 """Keys of the command job that `azure.request` may not set, since a field of job.yaml does."""
-
-EARLY_TERMINATION = "early_termination"
-"""Key of a sweep job with the rule that ends bad trials."""
 
 KEYS: dict[str, tuple[str, ...]] = {
     "": (
@@ -119,12 +116,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "identity": ("client_id", "object_id", "resource_id"),
     "resources": ("docker_args", "locations", "max_instance_count", "properties"),
     "queue_settings": ("priority",),
-    EARLY_TERMINATION: (
-        *("type", "delay_evaluation", "evaluation_interval", "slack_factor", "slack_amount"),
-        "truncation_percentage",
-    ),
 }
-"""Other keys of a job, by the key around them. Source: "CLI (v2) command job YAML schema", sweep too."""
+"""Other keys of a command job, by the key around them. Source: "CLI (v2) command job YAML schema"."""
 
 
 def run_uri(datastore: str, run_id: str) -> str:
@@ -161,7 +154,7 @@ def document_of(
         "display_name": azure.display_name or spec.name,
         "experiment_name": azure.experiment or spec.name,
         "code": code_folder(plan.context.data_dir, plan.context.source.digest),
-        "command": command_of(list(inputs), more_outputs(azure.request)),
+        "command": command_of(list(inputs), more_outputs(azure)),
         "environment": environment_of(address, _build(plan), conda),
         "resources": _resources(plan),
         # One process per node, our launcher. Without it each node would train on its own.
@@ -270,12 +263,13 @@ def is_address(location: str) -> bool:
     return "://" in location or location.startswith("azureml:")
 
 
-def more_outputs(request: Mapping[str, Any]) -> dict[str, str]:
-    """Return the outputs that `azure.request` adds, with the variable for the path of each."""
-    outputs = request.get("outputs")
+def more_outputs(azure: AzureSection) -> dict[str, str]:
+    """Return the outputs that the section adds, with the variable for the path of each."""
+    outputs = azure.request.get("outputs")
+    added = {**azure.outputs, **(outputs if isinstance(outputs, Mapping) else {})}
     return {
         name: f"AZURE_ML_OUTPUT_{name}"
-        for name, item in (outputs.items() if isinstance(outputs, Mapping) else ())
+        for name, item in added.items()
         if name not in OUTPUTS and item is not None
     }
 
@@ -317,10 +311,13 @@ def _inputs(plan: Plan) -> dict[str, Any]:
 def _outputs(plan: Plan) -> dict[str, Any]:
     uri = run_uri(plan.target.config_as(AzureConfig).datastore, plan.run_id)
     paths = {name: f"{uri}/{name}/" for name in OUTPUTS} | {"checkpoints": _checkpoints(plan)}
-    return {
+    outputs: dict[str, Any] = {
         name: {"type": "uri_folder", "path": path, "mode": "rw_mount"}
         for name, path in paths.items()
     }
+    for name, output in section_of(plan).outputs.items():
+        outputs[name] = {**outputs.get(name, {}), **output.model_dump(exclude_none=True)}
+    return outputs
 
 
 def _checkpoints(plan: Plan) -> str:
@@ -345,17 +342,16 @@ def _resources(plan: Plan) -> dict[str, Any]:
         document["instance_type"] = plan.target.instances[0]
     if resources.shm:
         document["shm_size"] = f"{max(1, -(-resources.shm // 2**20))}m"
+    if arguments := section_of(plan).docker_args:
+        document["docker_args"] = arguments
     return document
 
 
 def _build(plan: Plan) -> tuple[str, str] | None:
     """Return the folder and the file name of the Dockerfile for Azure ML's build, or None."""
     image = plan.spec.image
-    if (
-        isinstance(image, str)
-        or "build" not in image
-        or (plan.target.image and plan.target.image.recipe)
-    ):
+    recipe = plan.target.image and plan.target.image.recipe
+    if isinstance(image, str) or "build" not in image or recipe:
         return None
 
     path = PurePosixPath(_local(plan, image["build"]))
@@ -376,9 +372,8 @@ def _service(name: str, ssh_key: str | None) -> dict[str, str]:
 
 def as_variable(document: dict[str, Any]) -> str:
     """Return JSON in one line, without text that looks like Azure ML's placeholder `${{…}}`."""
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).replace(
-        "${{", "$\\u007b{"
-    )
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("${{", "$\\u007b{")
 
 
 def export(plan: Plan) -> Export:

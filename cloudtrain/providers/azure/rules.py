@@ -99,24 +99,27 @@ def rule_issues(plan: Plan) -> list[Issue]:
 
 def _overrides(plan: Plan) -> Iterator[Issue]:
     """Yield errors for reserved and for unknown keys of `azure.request`."""
-    values = section_of(plan).request
+    azure = section_of(plan)
+    values = azure.request
     reserved = list(reserved_issues(values, FORM))
     yield from reserved
 
-    for name in more_outputs(values):
+    for name in more_outputs(azure):
         if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
             message = "is not a name of an output"
             at = ("azure", "request", "outputs", name)
             yield Issue(at, message, "letters, digits and underscores")
 
     is_native = plan.spec.sweep is not None and plan.spec.sweep.engine == "native"
-    allowed = {**KEYS, "": (*KEYS[""], *((EARLY_TERMINATION,) if is_native else ()))}
     refused = {issue.path for issue in reserved}
+    if azure.early_termination and not is_native and not plan.is_rehearsal:
+        hint = "sweep.early_stopping ends trials of the portable engine"
+        yield Issue(("azure", EARLY_TERMINATION), "needs sweep.engine: native", hint)
 
     for override in overrides_of(values, FORM):
         path = (FORM.section, "request", *override.keys)
         for depth, name in enumerate(override.names[:2]):
-            keys = allowed.get(".".join(override.names[:depth]))
+            keys = KEYS.get(".".join(override.names[:depth]))
             place = path[: 3 + depth]
             if refused & {path, place}:
                 break
@@ -219,12 +222,8 @@ def _machines(plan: Plan) -> Iterator[Issue]:
     resources = plan.spec.resources
     named = resources.instance.get(plan.target.provider, ())
     for index, name in enumerate(named):
-        path = (
-            "resources",
-            "instance",
-            plan.target.provider,
-            *((index,) if len(named) > 1 else ()),
-        )
+        position = (index,) if len(named) > 1 else ()
+        path = ("resources", "instance", plan.target.provider, *position)
         if not is_azure_size(name):
             message = f"{name!r} is not an Azure VM size"
             yield Issue(path, message, "such as Standard_NC24ads_A100_v4")

@@ -2,11 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from cloudtrain.errors import Issue
+from cloudtrain.spec.contradictions import OUTPUTS
+from cloudtrain.spec.fields import read_text
 from cloudtrain.spec.section import Members, Section, Strings
+from cloudtrain.spec.yaml_document import mapping_of
+
+
+class Output(Section):
+    """Output of the job, with the keys of Azure ML's own YAML."""
+
+    type: Literal[
+        "uri_folder", "uri_file", "mltable", "custom_model", "mlflow_model", "triton_model"
+    ] = "uri_folder"
+    path: str | None = None
+    mode: Literal["rw_mount", "upload", "direct"] | None = None
+    name: str | None = Field(None, pattern="^[A-Za-z0-9_-]{1,255}$")
+    version: Annotated[
+        str | None, BeforeValidator(read_text), WithJsonSchema({"type": ["string", "number"]})
+    ] = None
+
+
+def _read_output(value: Any) -> Any:
+    return {"path": value} if isinstance(value, str) else value
+
+
+_POLICIES: Mapping[Any, tuple[str, ...]] = {
+    "bandit": ("slack_factor", "slack_amount"),
+    "median_stopping": (),
+    "truncation_selection": ("truncation_percentage",),
+}
+"""Type of an early termination -> its own keys; it needs exactly one of them."""
+
+
+class EarlyTermination(Section):
+    """Rule that ends bad trials early, with Azure ML's keys; for a sweep with `engine: native`."""
+
+    type: Literal["bandit", "median_stopping", "truncation_selection"] = Field(
+        description="which trials end: far from the best, below the median, or the worst"
+    )
+    slack_factor: float | None = None
+    slack_amount: float | None = None
+    truncation_percentage: int | None = Field(None, ge=1, le=99)
+    evaluation_interval: int | None = Field(None, ge=1)
+    delay_evaluation: int | None = Field(None, ge=0)
 
 
 class AzureSection(Section):
@@ -41,8 +86,50 @@ class AzureSection(Section):
     description: str | None = Field(None, description="text on the job's page in the studio")
     experiment: str | None = Field(None, description="experiment of the job; default: its name")
     display_name: str | None = Field(None, description="title of the job; default: its name")
+    docker_args: str | None = Field(None, description="more arguments of docker run")
+    outputs: Mapping[str, Annotated[Output, BeforeValidator(_read_output)]] = Field(
+        {},
+        description="more outputs: NAME: {type, path, mode, name, version}, or a path; name"
+        " registers one, also the job's own model",
+    )
+    early_termination: EarlyTermination | None = Field(
+        None, description="rule of a native sweep that ends bad trials"
+    )
     request: Members = Field(
         {},
         description="keys of the command job's YAML that no other field sets, merged into the"
         " request; null removes one",
     )
+
+    @classmethod
+    def contradictions(cls, section: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Issue]:  # noqa: ARG003
+        """Return mistakes in outputs and in early termination that one key alone does not show."""
+        outputs = mapping_of(section, "outputs")
+        issues = [issue for name in outputs for issue in _output_issues(outputs, name)]
+        return [*issues, *_policy_issues(mapping_of(section, "early_termination"))]
+
+
+def _output_issues(outputs: Mapping[str, Any], name: Any) -> Iterator[Issue]:
+    at = ("azure", "outputs", name)
+    output = _read_output(outputs[name])
+    keys = output if isinstance(output, dict) else {}
+    if not re.fullmatch(r"[A-Za-z]\w*", str(name), re.ASCII):
+        yield Issue(at, "is not a name of an output", "letters, digits and underscores")
+    path = keys.get("path")
+    if isinstance(path, str) and not path.startswith("azureml://"):
+        hint = "azureml://datastores/NAME/paths/FOLDER/"
+        yield Issue((*at, "path"), f"{path!r} is not a datastore path", hint)
+    if "version" in keys and "name" not in keys:
+        yield Issue((*at, "version"), "needs a name", "name: the data or model to register")
+
+    for key in {"path", "mode"} & {*keys} if name in OUTPUTS else ():
+        yield Issue((*at, key), f"cloudtrain sets the {key} of {name}", "choose another output")
+
+
+def _policy_issues(policy: Mapping[str, Any]) -> Iterator[Issue]:
+    kind = policy.get("type")
+    keys = _POLICIES.get(kind) if isinstance(kind, str) else None
+    used = {*policy} & {key for names in _POLICIES.values() for key in names}
+    if keys is not None and (used - {*keys} or len(used) != bool(keys)):
+        at = ("azure", "early_termination")
+        yield Issue(at, f"{kind} takes {' or '.join(keys) or 'no slack and no percentage'}")

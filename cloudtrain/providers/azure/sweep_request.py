@@ -62,29 +62,28 @@ def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
 
     job = job_of(plan)
     document = merge_request(document_of(plan, image, job), section_of(plan).request, FORM)
-    document.pop(EARLY_TERMINATION, None)  # of the sweep job alone
     return Request(provider="azure", document=document, job=job)
 
 
 def sweep_document(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
     """Return the document for `az ml job create -f`."""
     room, _ = room_for(plan)
-    members = section_of(plan).request
-    job = merge_request(document_of(room, image, shared_job(plan)), members, FORM)
+    azure = section_of(plan)
+    job = merge_request(document_of(room, image, shared_job(plan)), azure.request, FORM)
     sweep = sweep_of(plan)
     names = {key: variable_of(key) for key in sweep.space}
     # The shell keeps text in single quotes unchanged; the rules refuse text with such quotes.
     chosen = "".join(
         f" {name}='${{{{search_space.{plain_name(key)}}}}}'" for key, name in names.items()
     )
-    return {
+    document = {
         "$schema": SCHEMA,
         "type": "sweep",
         "name": plan.run_id,
         **{key: job[key] for key in OF_SWEEP},
         "trial": {
             **{key: job[key] for key in OF_TRIAL},
-            "command": command_of(list(job["inputs"]), more_outputs(members), chosen),
+            "command": command_of(list(job["inputs"]), more_outputs(azure), chosen),
         },
         "sampling_algorithm": _sampling(sweep),
         "search_space": {
@@ -93,8 +92,11 @@ def sweep_document(plan: Plan, image: ResolvedImage | None = None) -> dict[str, 
         "objective": {"goal": sweep.objective.goal, "primary_metric": sweep.objective.metric},
         "limits": _limits(sweep, job["limits"]["timeout"]),
         "tags": {**job["tags"], SWEEP_TAG: plan.run_id},
-        **{key: job[key] for key in (*OPTIONAL, EARLY_TERMINATION) if key in job},
+        **{key: job[key] for key in OPTIONAL if key in job},
     }
+    if azure.early_termination:
+        document[EARLY_TERMINATION] = azure.early_termination.model_dump(exclude_none=True)
+    return document
 
 
 def shared_job(plan: Plan) -> JobDocument:
@@ -235,22 +237,11 @@ def _job(plan: Plan) -> Iterator[Issue]:
         message = "the trials of a sweep job cannot have services"
         yield Issue(("azure", "services"), message, f"leave it out, or {PORTABLE}")
     for item in spec_overrides(plan.spec, "azure"):
-        if item.names[0] not in (*OF_TRIAL, *OF_SWEEP, *OPTIONAL, EARLY_TERMINATION, "tags"):
+        if item.names[0] not in (*OF_TRIAL, *OF_SWEEP, *OPTIONAL, "tags"):
             message = f"a sweep job and its trials have no {item.names[0]}"
             yield Issue(("azure", "request", *item.keys), message, f"leave it out, or {PORTABLE}")
 
-    policy = section_of(plan).request.get(EARLY_TERMINATION)
-    kind = policy.get("type") if isinstance(policy, Mapping) else policy
-    if kind not in (None, *POLICIES):
-        message = f"there is no {EARLY_TERMINATION} of the type {kind!r}"
-        path = ("azure", "request", EARLY_TERMINATION)
-        yield Issue(path, message, f"{{type: {', '.join(POLICIES[:-1])} or {POLICIES[-1]}}}")
-
     yield from size_issues(shared_job(plan))
-
-
-POLICIES = ("bandit", "median_stopping", "truncation_selection")
-"""Types of `early_termination`."""
 
 
 def _notes(plan: Plan) -> Iterator[Issue]:
