@@ -97,18 +97,18 @@ def test_status_knows_whether_a_failed_submit_left_a_job(
             assert site.submit(run_id).status().state == "pending", operation
             assert run_id in site.job_names(), operation
         else:
-            check_failed_submit(site, run_id, operation)
+            check_failed_submit(site, run_id, operation, kind)
         site.cloud.endpoint.reset()
 
 
-def check_failed_submit(site: Site, run_id: str, operation: str) -> None:
+def check_failed_submit(site: Site, run_id: str, operation: str, kind: FaultKind) -> None:
     """A submit fails while this operation does, and the status knows that it left no job."""
     with pytest.raises(CloudError) as failed:
         site.submit(run_id)
 
     assert failed.value.exit_code == 4, operation
     assert failed.value.hint, operation
-    is_certain = operation != site.calls["create"][1]
+    is_certain = kind in PERMANENT or operation != site.calls["create"][1]
     assert (NOTHING_STARTED in failed.value.message) == is_certain, operation
     site.cloud.endpoint.reset()
     state = find_run(run_id).status().state

@@ -98,6 +98,7 @@ def is_narrow(arn: str) -> bool:
             rf"arn:aws:kms:{account}:key/made-key",
             rf"arn:aws:ec2:{account}:(network-interface/\*|subnet/<Subnet[AB]>|security-group/<SecurityGroup.GroupId>)",
             rf"arn:aws:sagemaker:{account}:(training-job|hyper-parameter-tuning-job)/\*",
+            rf"arn:aws:sagemaker:{account}:(training-plan|reserved-capacity)/\*",
             ROLE,
             rf"arn:aws:iam::{ACCOUNT}:(role/cloudtrain-GitHubRole-\*|user/(\*/)?\$\{{aws:username\}})",
         )
