@@ -177,7 +177,7 @@ azure:
   docker_args: --ulimit memlock=-1
   outputs:
     prepared: azureml://datastores/data/paths/prepared/
-    table: {type: mltable, mode: upload, name: digits-table, version: 3}
+    table: {type: mltable, mode: upload, name: digits-table}
     model: {type: custom_model, name: digits}
 """
 CASES = {

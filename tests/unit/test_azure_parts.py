@@ -323,7 +323,7 @@ azure:
         ("5", "'s3://bucket/prepared/' is not a datastore path"),
         ("6", "cloudtrain sets the mode of model"),
         ("7", "is not a name of an output"),
-        ("8", "needs a name"),
+        ("8", "unknown key"),
         ("9", "median_stopping takes no slack and no percentage"),
     ]
 

@@ -6,17 +6,20 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field
 
 from cloudtrain.errors import Issue
 from cloudtrain.spec.contradictions import OUTPUTS
-from cloudtrain.spec.fields import read_text
 from cloudtrain.spec.section import Members, Section, Strings
 from cloudtrain.spec.yaml_document import mapping_of
 
 
 class Output(Section):
-    """Output of the job, with the keys of Azure ML's own YAML."""
+    """Output of the job, with the keys of Azure ML's own YAML.
+
+    Without `version`: API 2025-01-01-preview refuses it, and numbers the versions itself (recorded
+    for azure-ai-ml's command_job_register_output).
+    """
 
     type: Literal[
         "uri_folder", "uri_file", "mltable", "custom_model", "mlflow_model", "triton_model"
@@ -24,9 +27,6 @@ class Output(Section):
     path: str | None = None
     mode: Literal["rw_mount", "upload", "direct"] | None = None
     name: str | None = Field(None, pattern="^[A-Za-z0-9_-]{1,255}$")
-    version: Annotated[
-        str | None, BeforeValidator(read_text), WithJsonSchema({"type": ["string", "number"]})
-    ] = None
 
 
 def _read_output(value: Any) -> Any:
@@ -89,7 +89,7 @@ class AzureSection(Section):
     docker_args: str | None = Field(None, description="more arguments of docker run")
     outputs: Mapping[str, Annotated[Output, BeforeValidator(_read_output)]] = Field(
         {},
-        description="more outputs: NAME: {type, path, mode, name, version}, or a path; name"
+        description="more outputs: NAME: {type, path, mode, name}, or a path; name"
         " registers one, also the job's own model",
     )
     early_termination: EarlyTermination | None = Field(
@@ -119,8 +119,6 @@ def _output_issues(outputs: Mapping[str, Any], name: Any) -> Iterator[Issue]:
     if isinstance(path, str) and not path.startswith("azureml://"):
         hint = "azureml://datastores/NAME/paths/FOLDER/"
         yield Issue((*at, "path"), f"{path!r} is not a datastore path", hint)
-    if "version" in keys and "name" not in keys:
-        yield Issue((*at, "version"), "needs a name", "name: the data or model to register")
 
     for key in {"path", "mode"} & {*keys} if name in OUTPUTS else ():
         yield Issue((*at, key), f"cloudtrain sets the {key} of {name}", "choose another output")
