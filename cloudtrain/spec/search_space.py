@@ -17,7 +17,10 @@ from cloudtrain.spec.yaml_document import kind_of, parse_scalar
 Scalar = str | int | float | bool
 """Value of a setting."""
 
-FORMS = "loguniform(1e-4, 1e-1), uniform(0, 1), int(8, 512), logint(8, 512), choice(16, 32, 64)"
+FORMS = (
+    "loguniform(1e-4, 1e-1), uniform(0, 1), normal(0, 0.1), lognormal(-7, 1), int(8, 512),"
+    " logint(8, 512), choice(16, 32, 64)"
+)
 MAX_SETTINGS = 30
 """SageMaker's limit (HyperParameterTuningJobConfig, ParameterRanges)."""
 MAX_CHOICES = 30
@@ -47,6 +50,49 @@ class Uniform:
     def contains(self, value: Scalar) -> bool:
         """Return whether a value is in this range."""
         return _is_number(value) and self.low <= value <= self.high  # type: ignore[operator]
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """Real numbers around a mean."""
+
+    mean: float
+    deviation: float
+    log: bool = False
+    """True if mean and deviation are those of the logarithm."""
+
+    @property
+    def low(self) -> float:
+        """Three deviations below the mean: one value of 740 is less."""
+        return self._at(-3)
+
+    @property
+    def high(self) -> float:
+        """Three deviations above the mean: one value of 740 is more."""
+        return self._at(3)
+
+    def _at(self, deviations: float) -> float:
+        value = self.mean + deviations * self.deviation
+        return math.exp(value) if self.log else value
+
+    def value_at(self, part: float) -> float:
+        """Return the value below which this part is, from 0 to 1, of all but one in 10^9."""
+        from statistics import NormalDist  # its import takes as long as a small plan
+
+        return self._at(NormalDist().inv_cdf(min(max(part, 1e-9), 1 - 1e-9)))
+
+    def part_below(self, value: float) -> float:
+        """Return the part of the distribution below a value, from 0 to 1."""
+        plain = math.log(value) if self.log else value
+        return math.erfc((self.mean - plain) / self.deviation / math.sqrt(2)) / 2
+
+    def text(self) -> str:
+        """Return the form in job.yaml."""
+        return f"{'log' * self.log}normal({_number(self.mean)}, {_number(self.deviation)})"
+
+    def contains(self, value: Scalar) -> bool:
+        """Return whether a value is possible."""
+        return _is_number(value) and (value > 0 or not self.log)  # type: ignore[operator]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +145,7 @@ def _is_number(value: Scalar) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-Dimension = Uniform | Integers | Choice
+Dimension = Uniform | Normal | Integers | Choice
 """Possible values of a setting."""
 
 
@@ -107,7 +153,7 @@ def points_of(space: Mapping[str, Dimension]) -> int | None:
     """Return the number of points of a space; None if it contains a real range."""
     count = 1
     for dimension in space.values():
-        if isinstance(dimension, Uniform):
+        if isinstance(dimension, (Uniform, Normal)):
             return None
         count *= len(dimension.values) if isinstance(dimension, Choice) else dimension.size
 
@@ -176,7 +222,8 @@ def read_dimension(value: Any) -> Dimension:
 
     if isinstance(value, dict):
         raise FieldError(
-            "expected a range or a list, got a mapping", "write a dotted path, such as args.lr: …"
+            "expected a range or a list, got a mapping",
+            "write lr: loguniform(1e-4, 1e-1), or a dotted path such as args.lr",
         )
 
     if not isinstance(value, str):
@@ -274,6 +321,24 @@ def _uniform(limits: Sequence[Any], *, log: bool = False) -> Uniform:
     return Uniform(float(low), float(high), log)
 
 
+def _normal(numbers: Sequence[Any], *, log: bool = False) -> Normal:
+    name = f"{'log' * log}normal"
+    limit = 100 if log else MAX_REAL
+    if len(numbers) != 2:
+        raise FieldError(f"{name} takes two numbers, mean and deviation, got {len(numbers)}")
+
+    for value in numbers:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not abs(value) <= limit:  # NaN, too
+            raise FieldError(f"{name} takes numbers up to {limit:g}, got {kind_of(value)}")
+
+    mean, deviation = numbers
+    if deviation <= 0:
+        raise FieldError(f"the deviation must be above 0, got {kind_of(deviation)}")
+
+    return Normal(float(mean), float(deviation), log)
+
+
 def _int(limits: Sequence[Any]) -> Integers:
     low, high = _range(limits[:2], whole=True, log=False)
     if len(limits) < 3:
@@ -299,6 +364,8 @@ def _logint(limits: Sequence[Any]) -> Integers:
 _FORMS: Mapping[str, Callable[[Sequence[Any]], Dimension]] = {
     "uniform": _uniform,
     "loguniform": partial(_uniform, log=True),
+    "normal": _normal,
+    "lognormal": partial(_normal, log=True),
     "int": _int,
     "logint": _logint,
     "choice": _choice,

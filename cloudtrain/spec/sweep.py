@@ -13,6 +13,7 @@ from cloudtrain.spec.fields import expect
 from cloudtrain.spec.search_space import (
     FORMS,
     Dimension,
+    Normal,
     Scalar,
     Uniform,
     plain_value,
@@ -258,7 +259,7 @@ def _grid(space: Mapping[str, Any], trials: Any) -> Iterator[Issue]:
     dimensions = {}
     for key, value in space.items():
         dimension = dimension_of(value)
-        if isinstance(dimension, Uniform):
+        if isinstance(dimension, (Uniform, Normal)):
             message = "is a continuous range, which a grid cannot enumerate"
             yield Issue(
                 ("space", key), message, "list values with choice(…), or use method: random"

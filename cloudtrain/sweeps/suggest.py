@@ -19,6 +19,7 @@ from cloudtrain.spec.search_space import (
     Choice,
     Dimension,
     Integers,
+    Normal,
     Scalar,
     Uniform,
     points_of,
@@ -100,7 +101,7 @@ def number_of(space: Mapping[str, Dimension], point: Mapping[str, Scalar]) -> in
 
 def grid_values(dimension: Dimension) -> Sequence[Scalar]:
     """Return the values of a setting, in order. Raise ValueError for a real range."""
-    if isinstance(dimension, Uniform):
+    if isinstance(dimension, (Uniform, Normal)):
         raise ValueError(f"{dimension.text()} has infinitely many values")
     return dimension.values
 
@@ -168,7 +169,7 @@ class KnownPoints:
 
 def _of_type(dimension: Dimension, value: Scalar) -> Scalar:
     """Return a value as trials have it: 1 of a range of real numbers is 1.0."""
-    return float(value) if isinstance(dimension, Uniform) else value
+    return float(value) if isinstance(dimension, (Uniform, Normal)) else value
 
 
 class RandomValues:
@@ -189,25 +190,23 @@ class RandomValues:
 
 
 def value_at(dimension: Dimension, part: float) -> Scalar:
-    """Return the value at a part of a dimension, in [0, 1); all values are equally likely."""
+    """Return the value below which this part of a dimension is, from 0 to 1."""
     if isinstance(dimension, Choice):
         return dimension.values[int(part * len(dimension.values))]
+    if isinstance(dimension, Normal):
+        return dimension.value_at(part)
     if isinstance(dimension, Integers):
         if not dimension.log:
-            return (
-                dimension.low + min(int(part * dimension.size), dimension.size - 1) * dimension.step
-            )
+            number = min(int(part * dimension.size), dimension.size - 1)
+            return dimension.low + number * dimension.step
 
-        rounded = round(
-            _between(math.log(dimension.low - 0.5), math.log(dimension.high + 0.5), part, log=True)
-        )
+        ends = math.log(dimension.low - 0.5), math.log(dimension.high + 0.5)
+        rounded = round(_between(*ends, part, log=True))
         return min(max(rounded, dimension.low), dimension.high)
 
-    ends = (
-        (math.log(dimension.low), math.log(dimension.high))
-        if dimension.log
-        else (dimension.low, dimension.high)
-    )
+    ends = dimension.low, dimension.high
+    if dimension.log:
+        ends = math.log(dimension.low), math.log(dimension.high)
     return min(max(_between(*ends, part, log=dimension.log), dimension.low), dimension.high)
 
 
@@ -353,9 +352,8 @@ def _import_optuna(user: str) -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise UsageError(
-            f"{user} needs Optuna, which is not installed ({error})", hint=INSTALL
-        ) from None
+        message = f"{user} needs Optuna, which is not installed ({error})"
+        raise UsageError(message, hint=INSTALL) from None
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
@@ -373,6 +371,8 @@ def _distribution(item: Dimension) -> Any:
         return CategoricalDistribution([_optuna_value(item, value) for value in item.values])
     if isinstance(item, Integers):
         return IntDistribution(item.low, item.high, log=item.log, step=item.step)
+    if isinstance(item, Normal):
+        return FloatDistribution(0.0, 1.0)
     return FloatDistribution(item.low, item.high, log=item.log)
 
 
@@ -383,7 +383,9 @@ def _optuna_values(definition: Definition, parameters: Mapping[str, Scalar]) -> 
 
 
 def _optuna_value(item: Dimension, value: Scalar) -> Scalar:
-    """Return a value for Optuna: text if values of the choice are equal, such as 1 and true."""
+    """Return a value for Optuna: text if 1 and true are choices, a part of a normal distribution."""
+    if isinstance(item, Normal):
+        return item.part_below(float(value))
     if isinstance(item, Choice) and len(set(item.values)) < len(item.values):
         return repr(value)
     return value
@@ -393,4 +395,6 @@ def _value(item: Dimension, suggested: Any) -> Scalar:
     """Return the value of a setting that `_optuna_value` wrote for Optuna."""
     if isinstance(item, Choice):
         return next(value for value in item.values if _optuna_value(item, value) == suggested)
+    if isinstance(item, Normal):
+        return item.value_at(suggested)
     return int(suggested) if isinstance(item, Integers) else float(suggested)

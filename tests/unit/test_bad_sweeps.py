@@ -33,7 +33,12 @@ SPACES = (
 {lr: uniform(0, .inf)} | .lr | up to 1e+100
 {n: int(1, {HUGE})} | .n | up to 1e+18
 {lr: uniform(0, {HUGE})} | .lr | up to 1e+100
-{lr: lognormal(0, 1)} | .lr | did you mean 'loguniform'
+{lr: loguniforms(1, 2)} | .lr | did you mean 'loguniform'
+{lr: normal(0)} | .lr | mean and deviation
+{lr: normal(0, 0)} | .lr | deviation must be above 0
+{lr: normal(0, true)} | .lr | takes numbers
+{lr: lognormal(0, 101)} | .lr | up to 100
+{lr: {min: 0, max: 1}} | .lr | got a mapping
 {lr: 0.1} | .lr | expected a range
 {lr: fast} | .lr | is not a range
 {args: {lr: [1, 2]}} | .args | got a mapping

@@ -18,7 +18,7 @@ from cloudtrain.providers.aws.tuning_request import tuning_document
 from cloudtrain.providers.azure.sweep_request import expression
 from cloudtrain.providers.native_sweep import worst_usd
 from cloudtrain.spec.load import override, spec_from_document
-from cloudtrain.spec.search_space import Choice, Integers, Uniform
+from cloudtrain.spec.search_space import Choice, Integers, Normal, Uniform
 from cloudtrain.spec.varied_settings import override_of
 from cloudtrain.spec.yaml_document import parse_document
 from cloudtrain_launcher import contract
@@ -187,6 +187,9 @@ REFUSED_BY_AZURE = {
     "a logarithm of whole numbers for bayesian": (
         ['sweep.space={"a": "logint(1, 9)"}'], "sweep.space.a", "takes choice, uniform and quniform",
     ),
+    "a normal distribution for bayesian": (
+        ['sweep.space={"a": "normal(0, 1)"}'], "sweep.space.a", "takes choice, uniform and quniform",
+    ),
     "successive halving": (["sweep.method=asha"], "sweep.method", "lacks successive halving"),
     "a part of a grid": (
         ["sweep.method=grid", 'sweep.space={"a": [1, 2, 3]}', "sweep.trials=2"], "sweep.trials", "all 3 points",
@@ -210,6 +213,8 @@ EXPRESSIONS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "words": (Choice((1, True, "a")), "random", {"type": "choice", "values": ["1", "true", "a"]}),
     "real": (Uniform(0.5, 2.0), "random", {"type": "uniform", "min_value": 0.5, "max_value": 2.0}),
     "magnitudes": (Uniform(1.0, math.e, log=True), "random", {"type": "loguniform", "min_value": 0.0, "max_value": 1}),
+    "around a mean": (Normal(0.5, 2.0), "random", {"type": "normal", "mu": 0.5, "sigma": 2.0}),
+    "its logarithm": (Normal(-7.0, 1.0, log=True), "random", {"type": "lognormal", "mu": -7.0, "sigma": 1.0}),
     "whole": (Integers(1, 9), "random", {"type": "quniform", "min_value": 0.5, "max_value": 9.5, "q": 1}),
     "whole for bayesian": (Integers(1, 9), "bayesian", {"type": "quniform", "min_value": 1, "max_value": 9, "q": 1}),
     "whole in a grid": (Integers(1, 3), "grid", {"type": "choice", "values": [1, 2, 3]}),
@@ -238,6 +243,7 @@ REFUSED_BY_AWS = {
     "a wide grid": (
         ["sweep.method=grid", 'sweep.space={"a": "int(1, 31)"}', "sweep.trials=null"], "sweep.space.a", "at most 30",
     ),
+    "a normal distribution": (['sweep.space={"a": "normal(0, 1)"}'], "sweep.space.a", "does not have"),
     "a thousand trials": (["sweep.trials=1000"], "sweep.trials", "more than a tuning job has: 750"),
     "asha without an end": (["sweep.method=asha"], "sweep.early_stopping", "how long a trial is"),
     "asha with an eta": (

@@ -23,6 +23,7 @@ from cloudtrain.spec.search_space import (
     Choice,
     Dimension,
     Integers,
+    Normal,
     Scalar,
     Uniform,
     points_of,
@@ -125,6 +126,33 @@ def test_every_drawn_value_lies_in_its_dimension(dimension: Dimension, part: flo
         assert type(value) is (int if isinstance(dimension, Integers) else float)
         assert isinstance(value, (int, float))
         assert dimension.low <= value <= dimension.high
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_values_of_a_normal_distribution_lie_around_its_mean(sampler: str) -> None:
+    space = {"plain": "normal(5, 2)", "magnitude": "lognormal(-7, 0.5)"}
+    definition = definition_of(space=space, sampler=sampler, trials=40)
+    state = SweepState.new(definition)
+    suggester = suggester_of(definition)
+    for number in range(40):
+        parameters = suggester.suggest(state)
+        state.apply(Suggested(time=1.0, trial=number, parameters=parameters))
+        # A loss without a slope teaches TPE nothing.
+        finish(state, state.trials[number], 1.0)
+
+    points = [trial.parameters for trial in state.trials]
+    for values, mean, deviation in (
+        ([float(point["plain"]) for point in points], 5, 2),
+        ([math.log(float(point["magnitude"])) for point in points], -7, 0.5),
+    ):
+        assert abs(statistics.fmean(values) - mean) < deviation
+        assert 0.5 * deviation < statistics.stdev(values) < 2 * deviation
+
+
+def test_both_ends_of_a_normal_distribution_are_finite() -> None:
+    dimension = Normal(0.0, 1.0)
+    ends = [float(value_at(dimension, part)) for part in (0.0, 0.5, 1.0)]
+    assert ends == pytest.approx([-5.9978, 0.0, 5.9978], abs=1e-4)
 
 
 def test_each_value_is_as_likely_as_the_others_and_both_ends_come_up() -> None:

@@ -27,7 +27,7 @@ from cloudtrain.providers.aws.validate import (
     spec_path,
 )
 from cloudtrain.providers.native_sweep import PORTABLE, ServiceLimits, service_issues
-from cloudtrain.spec.search_space import MAX_CHOICES, Choice, Dimension, Integers
+from cloudtrain.spec.search_space import MAX_CHOICES, Choice, Dimension, Integers, Normal
 from cloudtrain.spec.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -269,6 +269,9 @@ def _space(plan: Plan) -> Iterator[Issue]:
         if key.startswith("_tuning_"):
             message = "begins with _tuning_, as SageMaker's own hyperparameters do"
             yield Issue(path, message, "choose another name")
+        if isinstance(dimension, Normal):
+            message = "is a normal distribution, which a tuning job does not have"
+            yield Issue(path, message, f"uniform(low, high); or {PORTABLE}")
         if sweep.method == "grid" and isinstance(dimension, Integers):
             count = dimension.size
             if count > MAX_CHOICES:

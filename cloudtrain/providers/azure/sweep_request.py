@@ -42,7 +42,7 @@ from cloudtrain.providers.azure.request import (
 from cloudtrain.providers.azure.rules import size_issues
 from cloudtrain.providers.native_sweep import PORTABLE, ServiceLimits, service_issues
 from cloudtrain.providers.shared.paths import as_folder
-from cloudtrain.spec.search_space import Choice, Dimension, Integers
+from cloudtrain.spec.search_space import Choice, Dimension, Integers, Normal
 from cloudtrain.spec.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -145,6 +145,10 @@ def expression(dimension: Dimension, method: str) -> dict[str, Any]:
     if isinstance(dimension, Choice):
         return {"type": "choice", "values": [text_of(value) for value in dimension.values]}
 
+    if isinstance(dimension, Normal):
+        kind = f"{'log' * dimension.log}normal"
+        return {"type": kind, "mu": dimension.mean, "sigma": dimension.deviation}
+
     low = dimension.low
     high = dimension.high
     if isinstance(dimension, Integers):
@@ -218,11 +222,8 @@ def _expressions(dimension: Dimension, method: str) -> Iterator[tuple[str, str]]
                     f"the value {value!r} cannot be put into the command of a sweep job unchanged"
                 )
                 yield message, f"no single quotes, ${{{{ or line ends in it; or {PORTABLE}"
-    elif dimension.log and method == "bayesian":
-        message = (
-            "Azure ML's Bayesian sampling takes choice, uniform and quniform, and nothing that is"
-            " logarithmic"
-        )
+    elif (dimension.log or isinstance(dimension, Normal)) and method == "bayesian":
+        message = "Azure ML's Bayesian sampling takes choice, uniform and quniform alone"
         yield message, f"method: random; or {PORTABLE}"
 
 

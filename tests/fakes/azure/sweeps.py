@@ -185,6 +185,6 @@ def _drawn(kind: str, arguments: list[Any], chance: random.Random) -> Any:
     if kind == "choice":
         return chance.choice(arguments[0])
     *ends, q = arguments if kind.startswith("q") else (*arguments, 0)
-    value = chance.uniform(*ends)
+    value = (chance.gauss if "normal" in kind else chance.uniform)(*ends)
     value = math.exp(value) if "log" in kind else value
     return round(value / q) * q if q else value
