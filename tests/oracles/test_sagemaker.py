@@ -147,7 +147,10 @@ job = Job("run", "digits", "script", "train.py", argv, values, 1, 1, 0, 0, 30, 6
 env = job_environment(job, find_node_context(os.environ), pathlib.Path(os.getcwd()), os.environ)
 print(json.dumps({name: value for name, value in env.items() if name.startswith("SM_")}))
 """
-MODEL_TRAINERS = {"SM_MASTER_ADDR", "SM_MASTER_PORT", "SM_HOST_COUNT", "SM_CURRENT_HOST_RANK"}
+MODEL_TRAINERS = {
+    *("SM_MASTER_ADDR", "SM_MASTER_PORT", "SM_HOST_COUNT", "SM_CURRENT_HOST_RANK"),
+    "SM_HP_BATCH_SIZE",
+}
 """Variables of the SDK's ModelTrainer, which the toolkit does not set."""
 
 
