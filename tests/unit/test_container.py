@@ -122,7 +122,7 @@ def test_a_program_finds_its_tree_its_name_and_its_peers(room: Room) -> None:
 
 
 def test_a_program_changes_its_inputs_but_not_the_files_of_this_machine(
-    room: Room, tmp_path: Path
+    room: Room, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     data = tmp_path / "two, words: data"
     write(data, {"kept": "1", "removed": "2", "folder/file": "3"})
@@ -134,13 +134,19 @@ def test_a_program_changes_its_inputs_but_not_the_files_of_this_machine(
 
     changed = "rm -r removed folder; echo 4 > new; echo 5 > kept; cat kept new; ls"
 
-    for _ in range(2):  # each start finds the inputs as they are
-        done = room.run("sh", "-c", f"cd /opt/ml/input/data/train; {changed}; echo > /opt/ml/mark")
+    link = tmp_path_factory.mktemp("link") / "to"
+    link.symlink_to(tmp_path)
+    written = f'echo > "{tmp_path}/beside"'
+
+    for root in (room.root, link / "ml"):  # each start finds the inputs as they are
+        done = Room(root, room.hosts).run(
+            "sh", "-c", f"cd /opt/ml/input/data/train; {changed}; {written}"
+        )
         assert (done.stdout.split(), done.stderr) == (["5", "4", "kept", "new"], "")
+        (tmp_path / "beside").rename(tmp_path / "written")
 
     assert names(data) == ["folder", "kept", "removed"]
     assert (data / "kept").read_text() == "1"
-    assert (room.root / "mark").read_text() == "\n"
 
 
 def test_arguments_variables_and_input_arrive_as_they_were_given(room: Room) -> None:

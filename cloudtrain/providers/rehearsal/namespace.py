@@ -81,6 +81,7 @@ def _cover_inputs(root: str) -> None:
     shutil.rmtree(changes, ignore_errors=True)  # of an earlier start
     folder = os.path.join(TREE, INPUTS)
     names = os.listdir(folder) if os.path.isdir(folder) else []
+    root = os.path.realpath(root)
 
     for name in names:
         link = os.path.join(folder, name)
