@@ -126,7 +126,7 @@ if sys.argv[1] == "fail":
     raise ValueError("the dog ate shard 3")
 if sys.argv[1] == "wait":
     print("waiting", flush=True)
-    time.sleep(400)
+    time.sleep(1000)  # longer than the suite waits for the ends of the other jobs
 '''.replace("LINES", str(LINES))
 
 

@@ -7,7 +7,7 @@ What the launcher decides is shown by tests/entrypoints/launcher/test_trial.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,12 +83,21 @@ def evaluations(run: Run) -> list[Metrics]:
     ]
 
 
-def pruned(job: Mapping[str, Any], provider: str, **more: Any) -> Run:
-    """A trial that is behind at its second report, when it has ended."""
+def pruned(
+    job: Mapping[str, Any],
+    provider: str,
+    begin: Callable[[Run], None] = lambda _: None,
+    **more: Any,
+) -> Run:
+    """A trial that is behind at its second report, when it has ended.
+
+    `begin` is called when the values of other trials are published.
+    """
     run = cloudtrain.submit(
         as_trial(cloudtrain.plan(cloudtrain.load(job), provider, **more), RULES)
     )
     get_provider(provider).publish(run.folder, run.status(), "rungs.json", BEHIND)
+    begin(run)
     state = run.wait()
     assert (state.state, state.trial_outcome) == ("succeeded", "pruned")
     assert reached(run) == [(1, "goes_on"), (2, "pruned")]
@@ -137,11 +146,13 @@ def test_a_trial_in_a_cloud_reads_what_is_published_and_is_pruned_by_its_output(
     folder: Path, tmp_path: Path, provider: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Container, "forked", True)
-    with open_site(provider, phase_seconds=0.1) as site:
+    with open_site(provider) as site:
         for name, value in site.cloud.environment().items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv(f"CLOUDTRAIN_{provider.upper()}_POLL", "0.2")
-        run = pruned({**JOB, "args": ["prints"], "metrics": {"loss": "loss=([0-9.]+)"}}, provider)
+        job = {**JOB, "args": ["prints"], "metrics": {"loss": "loss=([0-9.]+)"}}
+        # Its containers start when this wakes it from its first phase.
+        run = pruned(job, provider, lambda run: site.cloud.service.jobs[run.id].woken.set())
         with pytest.raises(StorageError, match="left no files"):
             run.fetch(tmp_path / "fetched")
 

@@ -90,7 +90,7 @@ def run_search(
 
 # One container: a process with all its children, and a thread that reads their output.
 
-READ_SECONDS = 5
+READ_SECONDS = 60
 """How long to wait for the last output of a container; only an escaped process keeps its pipe open
 longer.
 """

@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NoReturn
@@ -46,11 +47,15 @@ def _join(
 ) -> None:
     """Connect to the address; start the server unless another worker has done so."""
     with socket.socket(socket.AF_UNIX, connection.type) as listener:
-        try:
-            listener.bind(address)
-        except OSError:
-            _connect_when_it_listens(connection, address)
-            return
+        while True:
+            try:
+                listener.bind(address)
+                break
+            except OSError:  # another worker has bound it, and may not listen yet
+                with suppress(ConnectionRefusedError):
+                    connection.connect(address)
+                    return
+            time.sleep(0.01)
         listener.listen(64)
         # Before the start: a worker that is killed leaves no server that waits for it.
         connection.connect(address)
@@ -65,17 +70,6 @@ def _join(
             ],
             setsid=True,
         )
-
-
-def _connect_when_it_listens(connection: socket.socket, address: str) -> None:
-    """Connect to an address that another worker has just bound."""
-    for _ in range(1000):
-        try:
-            connection.connect(address)
-            return
-        except ConnectionRefusedError:
-            os.sched_yield()
-    connection.connect(address)
 
 
 def serve_each(serve: Callable[[socket.socket], object]) -> NoReturn:

@@ -69,6 +69,7 @@ def install(site: Path) -> Path:
         "--no-deps",
         "--no-build-isolation",
         "--no-index",
+        "--isolated",  # from a person's settings
     ]
     argv += ["--disable-pip-version-check", "--target", str(site), str(PACKAGE)]
     process = subprocess.run(argv, capture_output=True, text=True, check=False)
