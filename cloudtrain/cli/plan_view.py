@@ -187,12 +187,9 @@ def _borrowed(plan: Plan) -> list[str]:
 
 
 def _overrides(plan: Plan) -> str:
-    """Return the members of the request that the spec sets itself; may be empty."""
-    provider = plan.target.provider
-    overrides = spec_overrides(plan.spec, provider)
-    names = [dotted(override.keys) for override in overrides]
-
-    return f"{', '.join(names)}  ← {provider}.request" if names else ""
+    """Return the members of the requests that the spec sets itself; may be empty."""
+    overrides = spec_overrides(plan.spec, plan.target.provider)
+    return ", ".join(dotted(override.keys) for override in overrides)
 
 
 def _request_hint(plan: Plan) -> str:

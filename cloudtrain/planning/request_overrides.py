@@ -1,4 +1,4 @@
-"""Members that a spec sets in the platform's own request: `aws.request`, `azure.request`. Pure.
+"""Members that a spec sets in the platform's own requests, such as `aws.request`. Pure.
 
 They reach what the fields of job.yaml do not model. What cloudtrain relies on stays as it is.
 """
@@ -24,7 +24,9 @@ class RequestForm:
     """What merging must know of a platform's request."""
 
     section: str
-    """Section of job.yaml with the field `request`."""
+    """Section of job.yaml with the field."""
+    field: str = "request"
+    """Field of job.yaml with the members: `sweep_request` for those of a native sweep's job."""
     list_keys: Mapping[str, str]
     """Path of a list -> member that identifies its items. Other lists are replaced whole."""
     reserved: Mapping[str, str]
@@ -84,19 +86,23 @@ class Override:
 
     names: Names
     keys: Keys
-    """Its keys below `request` in job.yaml, with positions in lists."""
+    """Its path in job.yaml, with positions in lists."""
     value: Any
 
 
 def spec_overrides(spec: JobSpec, provider: str) -> list[Override]:
-    """Return all that a spec sets in the provider's request, items of lists by position."""
-    form = RequestForm(section=provider, list_keys={}, reserved={})
-    return list(overrides_of(getattr(getattr(spec, provider, None), "request", {}), form))
+    """Return all that a spec sets in the provider's requests, items of lists by position."""
+    overrides: list[Override] = []
+    for field in ("request", "sweep_request"):
+        form = RequestForm(section=provider, field=field, list_keys={}, reserved={})
+        overrides += overrides_of(getattr(getattr(spec, provider, None), field, {}), form)
+
+    return overrides
 
 
 def overrides_of(values: Mapping[str, Any], form: RequestForm) -> Iterator[Override]:
     """Yield each value that is set; a mapping or a keyed list yields its members."""
-    yield from _leaves(values, form, (), ())
+    yield from _leaves(values, form, (), (form.section, form.field))
 
 
 def _leaves(value: Any, form: RequestForm, names: Names, keys: Keys) -> Iterator[Override]:
@@ -118,7 +124,7 @@ def reserved_issues(values: Mapping[str, Any], form: RequestForm) -> Iterator[Is
         for path, instead in form.reserved.items():
             if _overlaps(override.names, tuple(path.split("."))):
                 message = f"cloudtrain sets {path} itself"
-                yield Issue((form.section, "request", *override.keys), message, instead)
+                yield Issue(override.keys, message, instead)
                 break
 
 
@@ -137,7 +143,7 @@ def override_path(
     here: Any = values
     there: Any = document
     names: Names = ()
-    keys: Keys = (form.section, "request")
+    keys: Keys = (form.section, form.field)
 
     for part in path:
         key = form.list_keys.get(".".join(names))

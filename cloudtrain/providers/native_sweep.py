@@ -175,6 +175,19 @@ def budget_issues(plan: Plan) -> Iterator[Issue]:
         )
 
 
+def unused_issues(plan: Plan, *fields: str) -> Iterator[Issue]:
+    """Yield an issue for each field of the provider's section that only a native sweep uses."""
+    provider = plan.target.provider
+    sweep = plan.spec.sweep
+    if plan.is_rehearsal or (sweep is not None and sweep.engine == "native"):
+        return
+
+    for field in fields:
+        if getattr(getattr(plan.spec, provider, None), field, None):
+            hint = "the engines of cloudtrain's own are set in sweep alone"
+            yield Issue((provider, field), "needs sweep.engine: native", hint)
+
+
 PORTABLE = "engine: portable runs it from this machine, with the same section"
 """Next step for what a service cannot do."""
 

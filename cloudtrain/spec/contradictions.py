@@ -391,7 +391,7 @@ def hide_setting(path: str, value: object) -> object:
     """
     section, _, name = path.partition(".")
     text = str(value)
-    is_variable = section == "env" or name.startswith("request.")
+    is_variable = section == "env" or name.startswith(("request.", "sweep_request."))
     is_secret = (section == "args" and is_secret_argument(name, text)) or (
         is_variable and is_secret_variable(name.rpartition(".")[2], text)
     )

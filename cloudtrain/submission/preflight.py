@@ -82,9 +82,8 @@ def plain_secret_issues(plan: Plan) -> list[Issue]:
     for override in spec_overrides(plan.spec, plan.target.provider):
         value = override.value
         if isinstance(value, str) and is_secret_variable(str(override.keys[-1]), value):
-            path = (plan.target.provider, "request", *override.keys)
             hint = f"secrets: {{NAME: {{{plan.target.provider}: '{address}'}}}}"
-            issues.append(Issue(path, _PLAIN_SECRET, hint, severity=severity))
+            issues.append(Issue(override.keys, _PLAIN_SECRET, hint, severity=severity))
 
     return [replace(issue, origin=_line_of(plan, issue)) for issue in issues]
 

@@ -205,6 +205,17 @@ REFUSED_BY_AZURE = {
         ["entrypoint=train.py", 'sweep.objective.metric="loss{x}"'],
         "sweep.objective.metric", "not a valid metric name in MLflow",
     ),
+    "the sampling": (
+        ["azure={sweep_request: {sampling_algorithm: {type: grid}}}"],
+        "azure.sweep_request.sampling_algorithm.type", "cloudtrain sets",
+    ),
+    "the job of the trials": (
+        ["azure={sweep_request: {trial: {code: x}}}"], "azure.sweep_request.trial.code", "cloudtrain sets",
+    ),
+    "an unknown key": (
+        ["azure={sweep_request: {sampling_algorithm: {rules: sobol}}}"],
+        "azure.sweep_request.sampling_algorithm.rules", "did you mean 'rule'",
+    ),
     "three months": (["sweep.budget={max_time: 90 d}"], "sweep.budget.max_time", "a sweep job takes 1 s to 60 d"),
 }  # fmt: skip
 
@@ -263,6 +274,21 @@ REFUSED_BY_AWS = {
     "many metrics": (
         [f"metrics={json.dumps({f'm{n}': f'm{n}: ([0-9]+)' for n in range(17)})}"], "metrics", "at most 20",
     ),
+    "the strategy": (
+        ["aws={sweep_request: {HyperParameterTuningJobConfig: {Strategy: Grid}}}"],
+        "aws.sweep_request.HyperParameterTuningJobConfig.Strategy", "cloudtrain sets",
+    ),
+    "the job of the trials": (
+        ["aws={sweep_request: {TrainingJobDefinition: {RoleArn: x}}}"],
+        "aws.sweep_request.TrainingJobDefinition.RoleArn", "cloudtrain sets",
+    ),
+    "an unknown member": (
+        ["aws={sweep_request: {WarmStart: {}}}"], "aws.sweep_request.WarmStart", "WarmStartConfig",
+    ),
+    "a member that lacks another": (
+        ["aws={sweep_request: {WarmStartConfig: {WarmStartType: TransferLearning}}}"],
+        "aws.sweep_request.WarmStartConfig", "ParentHyperParameterTuningJobs",
+    ),
     "a minute": (["sweep.budget={max_time: 1 min}"], "sweep.budget.max_time", "a tuning job takes 2 min to 30 d"),
     "two months": (["sweep.budget={max_time: 60 d}"], "sweep.budget.max_time", "a tuning job takes 2 min to 30 d"),
     "many variables": ([f"env={json.dumps({f'V{n}': '1' for n in range(49)})}"], "env", "at most 48"),
@@ -287,6 +313,45 @@ def test_what_a_cloud_cannot_express_is_refused_at_its_line(cloud: str, case: st
         issue.field.endswith(path) and fragment in issue.message and issue.is_error != is_newer
         for issue in issues
     ), issues
+
+
+@pytest.mark.parametrize(
+    ("cloud", "members", "place"),
+    [
+        (
+            "aws",
+            "HyperParameterTuningJobConfig: {TrainingJobEarlyStoppingType: Auto}",
+            "HyperParameterTuningJobConfig TrainingJobEarlyStoppingType",
+        ),
+        (
+            "aws",
+            "WarmStartConfig: {WarmStartType: TransferLearning, ParentHyperParameterTuningJobs:"
+            " [{HyperParameterTuningJobName: digits-1}]}",
+            "WarmStartConfig WarmStartType",
+        ),
+        ("azure", "sampling_algorithm: {rule: sobol, logbase: 2}", "sampling_algorithm rule"),
+    ],
+)
+def test_members_of_the_service_s_own_sweep_reach_it(cloud: str, members: str, place: str) -> None:
+    section = f"{cloud}={{sweep_request: {{{members}}}}}"
+    text = changed(section, "sweep.engine=native", "sweep.method=random")
+    sweeps = get_provider(cloud).native_sweeps()
+    plan = plan_of(cloud, text)
+    assert not [issue for issue in [*sweeps.rules(plan), *plan.issues] if issue.is_error]
+
+    value: Any = sweeps.render(plan).document
+    for name in place.split():
+        value = value[name]
+    assert value in ("Auto", "TransferLearning", "sobol")
+
+
+@on_each_cloud
+def test_such_members_need_a_native_sweep(cloud: str) -> None:
+    members = {"aws": "WarmStartConfig: {}", "azure": "sampling_algorithm: {rule: sobol}"}
+    text = changed(f"{cloud}={{sweep_request: {{{members[cloud]}}}}}")
+    refused = [issue for issue in plan_of(cloud, text).issues if issue.is_error]
+    assert [issue.field for issue in refused] == [f"{cloud}.sweep_request"]
+    assert "engine: native" in refused[0].message
 
 
 def test_too_long_an_id_is_refused_at_the_name() -> None:

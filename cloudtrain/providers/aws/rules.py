@@ -27,6 +27,7 @@ from cloudtrain.providers.aws.request import (
     single_file,
 )
 from cloudtrain.providers.aws.target import format_issues
+from cloudtrain.providers.native_sweep import unused_issues
 from cloudtrain.units import exact_duration
 
 MAX_RUNTIME_SECONDS = 28 * 86_400
@@ -55,6 +56,7 @@ def broken_rules(plan: Plan) -> list[Issue]:
         *_image(plan),
         *_names(plan),
         *reserved_issues(section_of(plan).request, FORM),
+        *unused_issues(plan, "sweep_request"),
     ]
 
 

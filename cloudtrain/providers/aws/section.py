@@ -65,6 +65,11 @@ class AwsSection(Section):
         description="members of CreateTrainingJob that no other field sets, merged into the request;"
         " null removes one",
     )
+    sweep_request: Members = Field(
+        {},
+        description="members of CreateHyperParameterTuningJob that no other field sets, for a sweep"
+        " with engine: native",
+    )
 
     @classmethod
     def contradictions(cls, section: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Issue]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.sagemaker import GRACE_SECONDS, instance_of
-from cloudtrain.planning.tuned import parameters_of
+from cloudtrain.planning.tuned import parameters_of, sweep_of
 from cloudtrain.providers import DiscoveredRun, Progress
 from cloudtrain.providers.aws.config import AwsConfig, client_of_run, config_of
 from cloudtrain.providers.aws.declaration import DECLARATION
@@ -28,7 +28,7 @@ from cloudtrain.providers.aws.submit import (
     start,
 )
 from cloudtrain.providers.aws.tuning_request import (
-    strategy_words,
+    STRATEGIES,
     training_definition,
     tuning_body,
     tuning_document,
@@ -71,7 +71,7 @@ class SageMakerTuning:
 
     def method(self, plan: Plan) -> str:
         """Name SageMaker's strategy."""
-        return strategy_words(plan)
+        return f"SageMaker's {STRATEGIES[sweep_of(plan).method]} strategy"
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """Return the body of CreateHyperParameterTuningJob, and the trials' job document."""

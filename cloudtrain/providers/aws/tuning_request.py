@@ -14,10 +14,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import Issue, Keys, warning
+from cloudtrain.errors import Issue, Keys, dotted, warning
 from cloudtrain.planning.launch import TAG_PREFIX, JobDocument, Request
 from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.request_overrides import merge_request, spec_overrides
+from cloudtrain.planning.request_overrides import (
+    RequestForm,
+    merge_request,
+    override_path,
+    reserved_issues,
+    spec_overrides,
+)
 from cloudtrain.planning.tuned import is_rehearsed_trial, room_for, sweep_of, text_of, trial_texts
 from cloudtrain.providers.aws.request import FORM, body_of, event_pattern, job_of, section_of
 from cloudtrain.providers.aws.validate import (
@@ -39,6 +45,8 @@ SWEEP_TAG = f"{TAG_PREFIX}sweep"
 
 STRATEGIES = {"grid": "Grid", "random": "Random", "bayesian": "Bayesian", "asha": "Hyperband"}
 
+_CONFIG = "HyperParameterTuningJobConfig"
+
 _DEFINED = (
     *(
         "RoleArn",
@@ -55,6 +63,31 @@ _DEFINED = (
 
 _TAKEN = (*_DEFINED, "AlgorithmSpecification.MetricDefinitions", "Tags")
 """Members of `aws.request` that reach the trials."""
+
+_FIELDS: Mapping[str, Keys] = {
+    "HyperParameterTuningJobObjective": ("sweep", "objective", "metric"),
+    "ParameterRanges": ("sweep", "space"),
+    "RandomSeed": ("sweep", "seed"),
+    "ResourceLimits": ("sweep", "trials"),
+    "Strategy": ("sweep", "method"),
+    "StrategyConfig": ("sweep", "early_stopping"),
+    "TuningJobCompletionCriteria.TargetObjectiveMetricValue": ("sweep", "objective", "target"),
+}
+"""Members of HyperParameterTuningJobConfig that a field of the spec sets."""
+
+SWEEP_FORM = RequestForm(
+    section="aws",
+    field="sweep_request",
+    list_keys={},
+    reserved={
+        **{f"{_CONFIG}.{name}": f"use {dotted(field)}" for name, field in _FIELDS.items()},
+        f"{_CONFIG}.ResourceLimits": "use sweep.trials, sweep.parallel and sweep.budget",
+        "HyperParameterTuningJobName": "use name, or --run-id",
+        "TrainingJobDefinition*": "use aws.request",
+        "Tags": "use tags",
+    },
+)
+"""Members of CreateHyperParameterTuningJob that `aws.sweep_request` may not set."""
 
 _SMALLEST_VOLUME_GIB = 1
 
@@ -78,17 +111,13 @@ def tuning_body(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any
     training = merge_request(
         body_of(room, image, tuning_document(plan).to_json()), section_of(plan).request, FORM
     )
-    return {
+    body = {
         "HyperParameterTuningJobName": plan.run_id,
-        "HyperParameterTuningJobConfig": _config(sweep_of(plan)),
+        _CONFIG: _config(sweep_of(plan)),
         "TrainingJobDefinition": _definition(plan, training),
         "Tags": [*training["Tags"], {"Key": SWEEP_TAG, "Value": plan.run_id}],
     }
-
-
-def strategy_words(plan: Plan) -> str:
-    """Name the strategy of a tuning job, for people."""
-    return f"SageMaker's {STRATEGIES[sweep_of(plan).method]} strategy"
+    return merge_request(body, section_of(plan).sweep_request, SWEEP_FORM)
 
 
 def tuning_document(plan: Plan) -> JobDocument:
@@ -168,7 +197,6 @@ def _config(sweep: Sweep) -> dict[str, Any]:
         },
         "ResourceLimits": _limits(sweep),
         "ParameterRanges": _ranges(sweep),
-        # Auto is a rule of SageMaker's own, which the section does not have
         "TrainingJobEarlyStoppingType": "Off",
     }
     if sweep.method == "asha" and sweep.stopping is not None and sweep.stopping.max is not None:
@@ -205,12 +233,7 @@ def _ranges(sweep: Sweep) -> dict[str, list[dict[str, Any]]]:
 
 def range_of(dimension: Dimension, *, grid: bool) -> tuple[str, dict[str, Any]]:
     """Return a dimension's member of ParameterRanges, and its range without its name."""
-    if isinstance(dimension, Choice):
-        return "CategoricalParameterRanges", {
-            "Values": [text_of(value) for value in dimension.values]
-        }
-
-    if grid and isinstance(dimension, Integers):
+    if isinstance(dimension, Choice) or (grid and isinstance(dimension, Integers)):
         return "CategoricalParameterRanges", {
             "Values": [text_of(value) for value in dimension.values]
         }
@@ -316,9 +339,12 @@ def _job(plan: Plan) -> Iterator[Issue]:
 
     for item in spec_overrides(plan.spec, "aws"):
         name = ".".join(item.names)
-        if not any(f"{name}.".startswith(f"{taken}.") for taken in _TAKEN):
+        is_taken = any(f"{name}.".startswith(f"{taken}.") for taken in _TAKEN)
+        if item.keys[1] == FORM.field and not is_taken:
             message = f"the trials of a tuning job have no {name}"
-            yield Issue(("aws", "request", *item.keys), message, f"leave it out, or {PORTABLE}")
+            yield Issue(item.keys, message, f"leave it out, or {PORTABLE}")
+
+    yield from reserved_issues(section.sweep_request, SWEEP_FORM)
 
     count = len(
         tuning_body(plan)["TrainingJobDefinition"]["AlgorithmSpecification"]["MetricDefinitions"]
@@ -355,25 +381,20 @@ def _model(plan: Plan, reported: set[Keys]) -> list[Issue]:
     """Return violations of SageMaker's service model, at the fields that they come from."""
     violations = request_violations(tuning_body(plan), TUNING_INPUT)
     return spec_issues(
-        "CreateHyperParameterTuningJob",
-        violations,
-        lambda path: _path_of(plan, path),
-        reported,
+        "CreateHyperParameterTuningJob", violations, lambda path: _path_of(plan, path), reported
     )
 
 
 def _path_of(plan: Plan, path: Keys) -> Keys:
     """Return the field of the spec behind a member of the request; empty for none."""
+    override = override_path(section_of(plan).sweep_request, tuning_body(plan), path, SWEEP_FORM)
+    if override is not None:
+        return override
     if path[:1] == ("TrainingJobDefinition",):
         return spec_path(plan, path[1:])
     if path[:1] == ("HyperParameterTuningJobName",):
         return ("name",)
+    if path[:1] != (_CONFIG,):
+        return spec_path(plan, path)
 
-    fields: dict[str, Keys] = {
-        "HyperParameterTuningJobObjective": ("sweep", "objective", "metric"),
-        "ParameterRanges": ("sweep", "space"),
-        "StrategyConfig": ("sweep", "early_stopping"),
-        "RandomSeed": ("sweep", "seed"),
-        "TuningJobCompletionCriteria": ("sweep", "objective", "target"),
-    }
-    return fields.get(str(path[1]), ("sweep",)) if len(path) > 1 else spec_path(plan, path)
+    return _FIELDS.get(dotted(path[1:3])) or _FIELDS.get(dotted(path[1:2]), ("sweep",))

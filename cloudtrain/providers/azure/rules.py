@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +20,7 @@ from cloudtrain.catalog.machines import is_azure_size
 from cloudtrain.errors import Issue, did_you_mean
 from cloudtrain.planning.launch import TAG_PREFIX, JobDocument
 from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.request_overrides import overrides_of, reserved_issues
+from cloudtrain.planning.request_overrides import RequestForm, overrides_of, reserved_issues
 from cloudtrain.providers.azure.config import INSTALL, AzureConfig
 from cloudtrain.providers.azure.request import (
     EARLY_TERMINATION,
@@ -33,6 +33,7 @@ from cloudtrain.providers.azure.request import (
     section_of,
 )
 from cloudtrain.providers.azure.target import check_image_name, format_issues
+from cloudtrain.providers.native_sweep import unused_issues
 from cloudtrain.providers.shared.machine_choice import cloud_warnings
 from cloudtrain.source.inputs import input_problem
 from cloudtrain.units import exact_duration
@@ -100,32 +101,32 @@ def rule_issues(plan: Plan) -> list[Issue]:
 def _overrides(plan: Plan) -> Iterator[Issue]:
     """Yield errors for reserved and for unknown keys of `azure.request`."""
     azure = section_of(plan)
-    values = azure.request
-    reserved = list(reserved_issues(values, FORM))
-    yield from reserved
+    yield from override_issues(azure.request, FORM, KEYS, "a command job")
+    yield from unused_issues(plan, EARLY_TERMINATION, "sweep_request")
 
     for name in more_outputs(azure):
         if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
-            message = "is not a name of an output"
             at = ("azure", "request", "outputs", name)
-            yield Issue(at, message, "letters, digits and underscores")
+            yield Issue(at, "is not a name of an output", "letters, digits and underscores")
 
-    is_native = plan.spec.sweep is not None and plan.spec.sweep.engine == "native"
+
+def override_issues(
+    values: Mapping[str, Any], form: RequestForm, keys: Mapping[str, Sequence[str]], of: str
+) -> Iterator[Issue]:
+    """Yield errors for reserved and for unknown keys of a document. `keys`: as in KEYS."""
+    reserved = list(reserved_issues(values, form))
+    yield from reserved
+
     refused = {issue.path for issue in reserved}
-    if azure.early_termination and not is_native and not plan.is_rehearsal:
-        hint = "sweep.early_stopping ends trials of the portable engine"
-        yield Issue(("azure", EARLY_TERMINATION), "needs sweep.engine: native", hint)
-
-    for override in overrides_of(values, FORM):
-        path = (FORM.section, "request", *override.keys)
+    for override in overrides_of(values, form):
         for depth, name in enumerate(override.names[:2]):
-            keys = KEYS.get(".".join(override.names[:depth]))
-            place = path[: 3 + depth]
-            if refused & {path, place}:
+            known = keys.get(".".join(override.names[:depth]))
+            place = override.keys[: 3 + depth]
+            if refused & {override.keys, place}:
                 break
-            if keys is not None and name not in keys:
+            if known is not None and name not in known:
                 refused.add(place)
-                yield Issue(place, f"is not a key of a command job{did_you_mean(name, keys)}")
+                yield Issue(place, f"is not a key of {of}{did_you_mean(name, known)}")
                 break
 
 

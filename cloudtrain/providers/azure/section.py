@@ -100,6 +100,11 @@ class AzureSection(Section):
         description="keys of the command job's YAML that no other field sets, merged into the"
         " request; null removes one",
     )
+    sweep_request: Members = Field(
+        {},
+        description="keys of the sweep job's YAML that no other field sets, for a sweep with"
+        " engine: native",
+    )
 
     @classmethod
     def contradictions(cls, section: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Issue]:  # noqa: ARG003

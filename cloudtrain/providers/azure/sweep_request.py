@@ -18,7 +18,11 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import Issue, warning
 from cloudtrain.planning.launch import TAG_PREFIX, JobDocument, Request
 from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.request_overrides import merge_request, spec_overrides
+from cloudtrain.planning.request_overrides import (
+    RequestForm,
+    merge_request,
+    spec_overrides,
+)
 from cloudtrain.planning.tuned import (
     argument_of,
     is_rehearsed_trial,
@@ -39,7 +43,7 @@ from cloudtrain.providers.azure.request import (
     more_outputs,
     section_of,
 )
-from cloudtrain.providers.azure.rules import size_issues
+from cloudtrain.providers.azure.rules import override_issues, size_issues
 from cloudtrain.providers.native_sweep import PORTABLE, ServiceLimits, service_issues
 from cloudtrain.providers.shared.paths import as_folder
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Normal
@@ -96,7 +100,7 @@ def sweep_document(plan: Plan, image: ResolvedImage | None = None) -> dict[str, 
     }
     if azure.early_termination:
         document[EARLY_TERMINATION] = azure.early_termination.model_dump(exclude_none=True)
-    return document
+    return merge_request(document, azure.sweep_request, SWEEP_FORM)
 
 
 def shared_job(plan: Plan) -> JobDocument:
@@ -238,10 +242,17 @@ def _job(plan: Plan) -> Iterator[Issue]:
         message = "the trials of a sweep job cannot have services"
         yield Issue(("azure", "services"), message, f"leave it out, or {PORTABLE}")
     for item in spec_overrides(plan.spec, "azure"):
-        if item.names[0] not in (*OF_TRIAL, *OF_SWEEP, *OPTIONAL, "tags"):
+        if item.keys[1] == FORM.field and item.names[0] not in (
+            *OF_TRIAL,
+            *OF_SWEEP,
+            *OPTIONAL,
+            "tags",
+        ):
             message = f"a sweep job and its trials have no {item.names[0]}"
-            yield Issue(("azure", "request", *item.keys), message, f"leave it out, or {PORTABLE}")
+            yield Issue(item.keys, message, f"leave it out, or {PORTABLE}")
 
+    own = section_of(plan).sweep_request
+    yield from override_issues(own, SWEEP_FORM, SWEEP_KEYS, "a sweep job")
     yield from size_issues(shared_job(plan))
 
 
@@ -260,6 +271,24 @@ OF_TRIAL = ("code", "command", "environment", "environment_variables", "distribu
 OF_SWEEP = ("display_name", "experiment_name", "inputs", "outputs", "properties")
 """Keys of a command job that a sweep job has itself; OPTIONAL: keys that either may have."""
 OPTIONAL = ("compute", "queue_settings", "identity", "description")
+SWEEP_FORM = RequestForm(
+    section="azure",
+    field="sweep_request",
+    list_keys={},
+    reserved={
+        "sampling_algorithm.type": "use sweep.method",
+        "sampling_algorithm.seed": "use sweep.seed",
+        "search_space": "use sweep.space",
+        "objective": "use sweep.objective",
+        "limits": "use sweep.trials, sweep.parallel, sweep.budget and limits",
+        EARLY_TERMINATION: f"use azure.{EARLY_TERMINATION}",
+        **dict.fromkeys((*OF_SWEEP, *OPTIONAL, "tags", "trial"), "use azure.request"),
+        **dict.fromkeys(("$schema", "type", "name"), "it is the sweep job's own"),
+    },
+)
+"""Keys of the sweep job that `azure.sweep_request` may not set, since another field does."""
+SWEEP_KEYS = {"": ("sampling_algorithm",), "sampling_algorithm": ("rule", "logbase")}
+"""Its other keys, by the key around them. Source: "CLI (v2) sweep job YAML schema"."""
 
 
 def trial_document(sweep: Mapping[str, Any], name: str, texts: Mapping[str, str]) -> dict[str, Any]:
