@@ -78,13 +78,15 @@ def _gather(job: Job, context: NodeContext, is_waiting: Callable[[], bool]) -> d
         server.settimeout(POLL_SECONDS)
         connections = []
         while len(hosts) < context.nodes and is_waiting():
-            with suppress(OSError, ValueError, TypeError):  # nobody came, or a stranger
+            # Nobody came, a stranger, or a node whose message is late: closed, it comes again.
+            with suppress(OSError, ValueError, TypeError), ExitStack() as unknown:
                 connection, peer = server.accept()
-                stack.enter_context(connection).settimeout(POLL_SECONDS)
+                unknown.enter_context(connection).settimeout(POLL_SECONDS)
                 run_id, node, host, port = json.loads(_read_line(connection, lambda: False))
                 if run_id == job.run_id and 0 < int(node) < context.nodes:
                     hosts[int(node)] = (str(host or peer[0]), int(port))
                     connections.append(connection)
+                    stack.push(unknown.pop_all())
 
         answer = json.dumps(hosts).encode() + b"\n"
         for connection in connections if len(hosts) == context.nodes else ():
