@@ -24,7 +24,7 @@ from cloudtrain_launcher.host import ProcessMoves
 from cloudtrain_launcher.stacks import StackFrame, main_thread
 
 IDLE_CPU = 0.02
-"""A rank that uses less than this share of one core only waits."""
+"""A rank that uses less than this share of one core only waits, unless it is ready to run."""
 ANSWER_CPU_SECONDS = 0.02
 """Maximum CPU time of a rank that writes its stack; measured: 1 to 5 ms."""
 
@@ -117,7 +117,10 @@ def activity(rank: int, samples: Sequence[Sample], folder: Path) -> RankActivity
     at = at or next(iter(in_files), None)
     seconds = max(1e-9, samples[-1].time - samples[0].time)
     cpu_seconds = samples[-1].cpu_seconds - samples[0].cpu_seconds
-    is_idle = cpu_seconds < IDLE_CPU * seconds + ANSWER_CPU_SECONDS * (len(samples) - 1)
+    # A busy machine gives a computing rank little CPU time; it is ready to run nonetheless.
+    is_ready = 2 * sum(sample.state == "R" for sample in samples) > len(samples)
+    most_idle = IDLE_CPU * seconds + ANSWER_CPU_SECONDS * (len(samples) - 1)
+    is_idle = cpu_seconds < most_idle and not is_ready
     is_still = all(stack == frames for stack in stacks)
     inner = frames[: frames.index(at)] if at in frames else frames
     call = _collective(inner)

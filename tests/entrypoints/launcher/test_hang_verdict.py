@@ -144,6 +144,13 @@ def test_the_cost_of_writing_stacks_is_not_work_of_the_rank(tmp_path: Path) -> N
     assert activity(0, computing, tmp_path).kind == "busy"
 
 
+@pytest.mark.parametrize(("states", "kind"), [("RRRSRR", "busy"), ("SSRSSS", "blocked")])
+def test_a_rank_that_gets_no_core_does_not_wait(states: str, kind: str, tmp_path: Path) -> None:
+    at = stack((str(tmp_path / "train.py"), 7, "main"))
+    samples = [Sample(float(n), 0.01 * n, at, state) for n, state in enumerate(states)]
+    assert activity(0, samples, tmp_path).kind == kind
+
+
 def rank(number: int, kind: str, line: int = 7, call: str = "all_reduce") -> RankActivity:
     return RankActivity(
         number, kind, call=call if kind == "collective" else "", file="train.py", line=line
