@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,7 @@ class ScheduledEvents:
                 failures = 0
             except (
                 OSError,
+                HTTPException,
                 ValueError,
                 LookupError,
                 TypeError,

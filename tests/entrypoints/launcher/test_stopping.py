@@ -6,16 +6,17 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
+from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloudtrain_launcher import stop as stop_module
+from cloudtrain_launcher.host import free_port
 from cloudtrain_launcher.stop import (
     ScheduledEvents,
     terminating_event,
@@ -184,19 +185,19 @@ def test_a_short_freeze_and_events_of_other_machines_are_ignored() -> None:
         assert eventually(lambda: scheduled_events.event), "and the thread has ended"
 
 
-def test_polling_ends_if_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_polling_ends_if_nothing_answers(monkeypatch: pytest.MonkeyPatch, cut_off: bool) -> None:
     requested: list[str] = []
     get = ScheduledEvents._get
 
     def counted(self: ScheduledEvents, path: str) -> bytes:
         requested.append(path)
+        if cut_off:
+            raise IncompleteRead(b"{")
         return get(self, path)
 
     monkeypatch.setattr(ScheduledEvents, "_get", counted)
-    scheduled_events = ScheduledEvents(f"http://127.0.0.1:{port}")
+    scheduled_events = ScheduledEvents(f"http://127.0.0.1:{free_port()}")
     scheduled_events._watch()
     assert (len(requested), scheduled_events.event) == (stop_module.MAX_FAILURES, "")
 
