@@ -16,6 +16,7 @@ import pytest
 
 from tests.entrypoints.groups import TRAIN, TRAINER, ForkServer, Group, StartGroup
 from tests.entrypoints.launchers import close_server
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.tasks import Task
@@ -46,7 +47,7 @@ def loader_processes_end() -> Iterator[None]:
     yield
     if multiprocessing.active_children():
         gc.collect()
-    assert multiprocessing.active_children() == []
+        eventually(lambda: not multiprocessing.active_children())
 
 
 @pytest.fixture

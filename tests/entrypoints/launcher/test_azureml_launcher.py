@@ -25,7 +25,8 @@ def leave(*_):
 
 signal.signal(signal.SIGTERM, leave)
 emit("ready")
-time.sleep(600)
+while True:
+    time.sleep(0.05)  # a signal just before one long sleep would wake nobody
 """
 
 

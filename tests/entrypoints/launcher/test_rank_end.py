@@ -236,7 +236,7 @@ def test_rank_stuck_at_its_end_exits_and_shows_the_place() -> None:
     program = (
         "import ctypes, sys\nfrom cloudtrain_launcher import shutdown\n"
         "sys.setswitchinterval(1000)  # no other thread of Python's gets the lock meanwhile\n"
-        "shutdown.LOCKED_SECONDS = 0.2\nshutdown.Watchdog(7, seconds=0.1)\n"
+        "shutdown.LOCKED_SECONDS = 0.2\nshutdown.Watchdog(7, seconds=0.5)\n"
         "ctypes.PyDLL(None).sleep(600)\n"
     )
     process = run_python(program)

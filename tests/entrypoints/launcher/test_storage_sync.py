@@ -6,6 +6,7 @@ Files are copied whole and in order, and restoring never overwrites existing one
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -31,11 +32,14 @@ def storage(tmp_path: Path) -> Path:
 
 
 def content(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): path.read_text()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    """Return the text of each file, without those that a thread deletes meanwhile."""
+    texts = {}
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                texts[str(path.relative_to(folder))] = path.read_text()
+
+    return texts
 
 
 def storage_sync_of(local: Path, storage: Path, logged: list[str] | None = None) -> StorageSync:

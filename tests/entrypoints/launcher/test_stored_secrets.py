@@ -108,7 +108,7 @@ def test_sigterm_stops_a_launcher_whose_endpoint_does_not_answer(
 ) -> None:
     monkeypatch.setenv("AWS_REGION", REGION)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(60)
+        silent.settimeout(HANG_SECONDS)
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
         process = start(tmp_path, "print('never')", secrets={"A": "ssm:/path/b"})
         connection, _ = silent.accept()

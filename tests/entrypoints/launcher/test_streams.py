@@ -39,9 +39,12 @@ class Node:
         self._output = output
 
     def write(self, data: bytes) -> str:
-        """Write these bytes into the pipe; returns what the launcher writes."""
-        for start in range(0, len(data) or 1, 60_000):
-            os.write(self.pipe, data[start : start + 60_000])
+        """Write these bytes into the pipe; returns what the launcher writes.
+
+        A user with many pipes gets pipes of one page (pipe(7)).
+        """
+        for start in range(0, len(data) or 1, 4096):
+            os.write(self.pipe, data[start : start + 4096])
             self.streams.pump(0)
 
         return self._output.readouterr().out.decode("utf-8", "replace")  # type: ignore[no-any-return]

@@ -213,7 +213,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN if sys.argv[1:] else signal.SIG_DFL
 for epoch in range(1, 9):
     print(f"epoch={epoch} loss={9 - epoch}", flush=True)
     if epoch == 3:
-        time.sleep(60)
+        time.sleep(600)
 """
 
 
@@ -249,7 +249,7 @@ if os.environ["RANK"] == "0":
     log_metrics(epoch=1, loss=1.0)
 else:
     open("../peer", "w").close()
-time.sleep(60)
+time.sleep(600)
 """
 """Two ranks that know nothing of each other and would wait for ever; the first one reports."""
 
@@ -342,6 +342,9 @@ def test_a_first_node_that_ends_without_a_word_is_no_end_of_the_trial(
     with socket.create_server((HERE, 0)) as server:
         listen(HERE, server.getsockname()[1], lambda outcome, _: heard.append(outcome))
         connection, _ = server.accept()
+        (listening,) = (thread for thread in threading.enumerate() if thread.name == "first node")
         connection.close()
 
+    listening.join(HANG_SECONDS)
+    assert not listening.is_alive()
     assert heard == []

@@ -316,7 +316,10 @@ def test_a_rank_whose_steps_continue_stops_normally() -> None:
 
 
 def test_a_checkpoint_in_progress_is_waited_for() -> None:
-    process = rank("with stop.busy():", f"    {READY}", "    time.sleep(1.5)")
+    # Python's own end may take longer than the limit.
+    process = rank(
+        "import os", "with stop.busy():", f"    {READY}", "    time.sleep(1.5)", "os._exit(0)"
+    )
     process.terminate()
     assert process.wait(timeout=HANG_SECONDS) == 0
     process.communicate()

@@ -33,6 +33,7 @@ from cloudtrain_trainer.data.samples import Samples
 from cloudtrain_trainer.data.streams import adapt
 from cloudtrain_trainer.tasks import Draw
 from cloudtrain_trainer.training.loop import Loop
+from tests.support.waiting import HANG_SECONDS
 
 
 class NoisyData(Dataset[tuple[Tensor, int]]):
@@ -257,7 +258,7 @@ def test_a_loader_process_ends_with_its_rank() -> None:
     try:
         assert os.read(reading, 5) == b"reads"
         process.kill()
-        assert select.select([reading], [], [], 30)[0], "a loader process is left"
+        assert select.select([reading], [], [], HANG_SECONDS)[0], "a loader process is left"
         assert os.read(reading, 5) == b""
     finally:
         process.kill()
@@ -274,7 +275,7 @@ def test_a_process_that_returns_does_not_wait_for_its_loader() -> None:
 
     process = get_context("fork").Process(target=train)
     process.start()
-    process.join(60)
+    process.join(HANG_SECONDS)
     try:
         assert process.exitcode == 0
     finally:
