@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 # Time limit of a wait in a test.
@@ -27,3 +28,19 @@ def eventually(condition: Callable[[], T], seconds: float = HANG_SECONDS) -> T:
             raise TimeoutError(f"the condition does not hold after {seconds} s")
         time.sleep(0.02)
     return value
+
+
+def next_tick(folder: Path) -> None:
+    """Wait until a file that changes gets a later time than a change before: kernels note it every
+    few milliseconds, and some file systems every second.
+    """
+
+    def changed_at() -> int:
+        probe = folder / ".tick"
+        probe.touch()
+        changed = probe.stat().st_mtime_ns
+        probe.unlink()
+        return changed
+
+    begin = changed_at()
+    eventually(lambda: changed_at() > begin)

@@ -27,6 +27,7 @@ from tests.providers.aws.archives import (
     packed,
 )
 from tests.support.samples import write
+from tests.support.waiting import HANG_SECONDS, next_tick
 
 # Packing gives the same bytes for the same tree, or an error; unpacking lets nothing out of its
 # folder.
@@ -177,7 +178,7 @@ def test_two_at_once_both_succeed(root: Path, tmp_path: Path) -> None:
             nonlocal first
             if first:
                 first = False
-                gate.wait(30)
+                gate.wait(HANG_SECONDS)
 
         finished.append(pack(tree, tmp_path / "store", wait))
 
@@ -272,6 +273,7 @@ def test_unchanged_files_are_not_read_again(
 ) -> None:
     first, read = rescan(scanned_root, tmp_path, reads)
     assert read == ["data.txt", "model.py", "train.py"]
+    next_tick(tmp_path)
     (scanned_root / "train.py").write_text("print(2)\n")
     (scanned_root / "new.py").touch()
     second, read = rescan(scanned_root, tmp_path, reads)
@@ -288,6 +290,7 @@ def test_a_change_that_keeps_size_and_mtime_is_seen(
     before, _ = rescan(scanned_root, tmp_path, reads)
     file = scanned_root / "train.py"
     info = file.stat()
+    next_tick(tmp_path)
     file.write_text("print(7)\n")
     os.utime(file, ns=(info.st_atime_ns, info.st_mtime_ns))
     after, read = rescan(scanned_root, tmp_path, reads)
@@ -303,11 +306,12 @@ def test_a_file_too_young_to_be_trusted_is_read_again(
     monkeypatch: pytest.MonkeyPatch,
     age_ms: int,
 ) -> None:
-    newest = max(file.stat().st_ctime_ns for file in scanned_root.rglob("*"))
-    monkeypatch.setattr("time.time_ns", lambda: newest + age_ms * 1_000_000)
+    written = (scanned_root / "train.py").stat().st_ctime_ns
+    monkeypatch.setattr("time.time_ns", lambda: written + age_ms * 1_000_000)
     for _ in range(2):
         _, read = rescan(scanned_root, tmp_path, reads)
         assert "train.py" in read
+    newest = max(file.stat().st_ctime_ns for file in scanned_root.rglob("*"))
     monkeypatch.setattr("time.time_ns", lambda: newest + 2_100_000_000)
     rescan(scanned_root, tmp_path, reads)
     _, read = rescan(scanned_root, tmp_path, reads)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -296,18 +295,23 @@ def quiet_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "get_provider", lambda _: silent)
 
 
-def run_of(tmp_path: Path, *, trained: float = 100.0, plan: dict[str, Any] | None = None) -> Run:
-    """Write a run that has trained for `trained` seconds until now, one step per second, of 1,000."""
-    folder = RunStore(tmp_path).create("digits-ab12", {"plan.json": json.dumps(plan or PLAN)})
-    first = time.time() - trained
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run that has trained for 100 seconds, one step per second, of 1,000; the clock stands
+    still.
+    """
+    monkeypatch.setattr("time.time", lambda: START + 100)
     steps = [
-        {"type": "progress", "time": first + second, "rank": 0, "step": second + 1, "steps": 1000}
-        for second in range(int(trained) + 1)
+        {"type": "progress", "time": START + second, "rank": 0, "step": second + 1, "steps": 1000}
+        for second in range(101)
     ]
-    submitted = {"type": "submitted", "time": first - 20, "ref": {}}
-    started = {"type": "node_started", "time": first - 10, "node": 0}
+    folder = RunStore(tmp_path).create("digits-ab12", {"plan.json": json.dumps(PLAN)})
     write_events(
-        folder, {**BORN, "provider": "aws", "time": first - 20}, submitted, started, *steps
+        folder,
+        {**BORN, "provider": "aws", "time": START - 20},
+        {"type": "submitted", "time": START - 20, "ref": {}},
+        {"type": "node_started", "time": START - 10, "node": 0},
+        *steps,
     )
     return Run(folder)
 
@@ -316,8 +320,7 @@ def warnings_of(run: Run) -> list[str]:
     return [event["message"] for event in events_of(run.folder) if event["type"] == "limit_too_low"]
 
 
-def test_a_limit_that_cannot_be_met_is_written_down_once_however_many_look(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
+def test_a_limit_that_cannot_be_met_is_written_down_once_however_many_look(run: Run) -> None:
     run.status()
     run.status()
     status = Run(run.folder).status()
@@ -336,8 +339,7 @@ def test_a_limit_that_cannot_be_met_is_written_down_once_however_many_look(tmp_p
     assert status.warnings == [message]
 
 
-def test_status_shows_time_and_cost_with_their_interval(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
+def test_status_shows_time_and_cost_with_their_interval(tmp_path: Path, run: Run) -> None:
     shown = CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "status", run.id]).output
     [line] = [line for line in shown.splitlines() if line.startswith("  forecast ")]
     assert "in all (" in line
