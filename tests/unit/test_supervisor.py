@@ -144,9 +144,12 @@ def test_a_run_on_a_machine_that_was_lent_to_a_process_ends_with_that_process(
     run: RunFolder,
 ) -> None:
     lender = subprocess.Popen(["sleep", str(HANG_SECONDS)])
-    with supervise(run, tied_to=lender.pid) as supervisor:
+    try:
+        supervisor = supervise(run, tied_to=lender.pid)
+    finally:
         lender.kill()
         lender.wait()
+    with supervisor:
         assert supervisor.wait(PATIENCE_SECONDS) == 0
     last = events_of(run)[-1]
     assert (last["state"], last["reason"]) == ("stopped", "the process that has started it is gone")
@@ -238,6 +241,7 @@ from cloudtrain.providers.local import supervisor
 from tests.unit.test_supervisor import Shells
 run = Path(sys.argv[1])
 supervisor.emulator_of = lambda _: Shells(run, tuple(sys.argv[2:]))
+supervisor.PEERS_SECONDS = 100  # no node is killed, however slow the machine is
 supervisor.Supervisor(run, run / "source.tar.gz", []).run()
 """
 
@@ -285,15 +289,20 @@ def failed(node: int, at: float) -> str:
     )
 
 
-UNTIL = "trap '' TERM; while [ ! -e {0} ]; do sleep 0.05; done; "
+UNTIL = "while [ ! -e {0} ]; do sleep 0.05; done; "
+DEAF = "trap '' TERM; touch deaf; " + UNTIL.format("said")
+"""A node that SIGTERM does not end; its peer waits until that is so."""
 NODES = {
     "the stopped node leaves first": (
-        UNTIL.format("said") + "{failed} exit 1",
-        "{stopped} touch said; exit 5",
+        DEAF + "{failed} exit 1",
+        UNTIL.format("deaf") + "{stopped} touch said; exit 5",
     ),
     "its peer fails while it still saves": (
-        UNTIL.format("said") + "{failed} touch gone; exit 1",
-        "{stopped} touch said; " + UNTIL.format("gone") + "exit 5",
+        DEAF + "{failed} touch gone; exit 1",
+        UNTIL.format("deaf")
+        + "trap '' TERM; {stopped} touch said; "
+        + UNTIL.format("gone")
+        + "exit 5",
     ),
 }
 
@@ -318,10 +327,10 @@ def test_a_node_that_was_stopped_from_outside_does_not_blame_its_peer(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real disk of 256 kB."""
+    """A real disk of 1 MB."""
     disk = tmp_path / "data"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
     if (
         shutil.which("mount") is None
         or subprocess.run(mount, capture_output=True, check=False).returncode
@@ -335,7 +344,7 @@ def test_the_end_of_a_run_is_stored_on_a_full_disk(small_disk: Path) -> None:
     path = small_disk / "runs" / "run-1"
     path.mkdir(parents=True)
     (path / "supervisor.lock").write_text("4711")
-    fill = "head -c 1000000 /dev/zero > filler 2>/dev/null; "
+    fill = "head -c 2000000 /dev/zero > filler 2>/dev/null; "
     run = supervised(path, fill + failed(0, time.time()) + "exit 1")
     stored = events_of(run)[-1]
     assert (stored["state"], stored["reason"]) == ("failed", "rank 0 (node 0) failed")
