@@ -222,8 +222,9 @@ VALUES = {"lr": 0.00123, "env.SEED": 2}
 
 
 @pytest.fixture(autouse=True)
-def sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
+def sixteen_cores(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of that size, and a small job as working folder: a plan reads all of it."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)), raising=False)
 
 
 def trial_plan(tmp_path: Path, launching: Launching, reports: int = 0, **spec: Any) -> Plan:

@@ -230,9 +230,10 @@ def test_trials_that_run_are_kept_away_from() -> None:
 
 def test_a_suggestion_after_a_thousand_trials_is_quick() -> None:
     state = history_of("tpe", 1000)
-    before = time.process_time()
-    suggester_of(state.definition).suggest(state)
-    assert time.process_time() - before < 3.0
+    suggester = suggester_of(state.definition)  # imports Optuna
+    before = time.thread_time()
+    suggester.suggest(state)
+    assert time.thread_time() - before < 1.0
 
 
 def test_without_optuna_only_what_learns_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
