@@ -158,31 +158,32 @@ def test_the_image_has_what_every_task_of_the_trainer_imports() -> None:
     assert lines < pins("requirements.txt").keys()
 
 
+def engine(tmp_path: Path, command: str, user: int) -> subprocess.CompletedProcess[str]:
+    """Run `.ci/engine` as a user, by its id, of a machine without an engine, and trace it."""
+    for name, text in {"docker": "exit 1", "apt-get": "exit 1", "id": f"echo {user}"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    return subprocess.run(
+        ["bash", "-x", ".ci/engine", command],
+        cwd=ROOT,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "CLOUDTRAIN_ENGINE_DIR": str(tmp_path / "state")},
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
+    )
+
+
 def test_without_root_there_is_no_engine_and_the_reason_is_given(tmp_path: Path) -> None:
-    if subprocess.run(["id", "-u"], capture_output=True, text=True, check=True).stdout != "0\n":
-        pytest.skip("only root can become somebody else")
-    (tmp_path / "docker").write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "docker").chmod(0o755)
-    tmp_path.chmod(0o755)
-    argv = [".ci/engine", "start"]
-    process = subprocess.run(
-        argv, cwd=ROOT, env={"PATH": f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin"}, user=65534, capture_output=True,
-        text=True, timeout=HANG_SECONDS, check=False,
-    )  # fmt: skip
+    process = engine(tmp_path, "start", 1000)
     assert process.returncode == 1
-    assert "only root can start one" in process.stderr
+    assert "engine: none is running, and only root can start one\n" in process.stderr
+    assert not (tmp_path / "state").exists()
 
 
 def test_the_engine_is_found_where_the_path_has_no_sbin(tmp_path: Path) -> None:
-    for name, text in {"docker": "exit 1", "apt-get": "exit 1", "id": "echo 0"}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
     # Up to its search for packages on this machine: a trace shows the names.
-    argv = ["bash", "-x", ".ci/engine", "stop"]
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CLOUDTRAIN_ENGINE_DIR": str(tmp_path / "state")}
-    process = subprocess.run(
-        argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
-    )
+    process = engine(tmp_path, "stop", 0)
     assert process.returncode == 0, process.stderr
     paths = re.findall(r"^\+ PATH=(.*)$", process.stderr, re.MULTILINE)
     assert paths

@@ -234,14 +234,6 @@ def test_each_secret_argument_is_named_at_its_field() -> None:
     assert list(secret_arguments(read_arguments([]), command)) == [(("entrypoint",), "api-key")]
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "train.py").write_text("print(1)\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path.parent / "data"))
-    return tmp_path
-
-
 @pytest.mark.parametrize("where", [["local"], ["aws"], ["local", "--as", "aws"]])
 def test_plan_reports_a_token_in_arguments_and_does_not_print_it(
     folder: Path, where: list[str]

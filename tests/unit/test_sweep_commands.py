@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from cloudtrain.sweeps.journal import (
 from cloudtrain.sweeps.sweep import Sweep
 from tests.support.function_trials import ended_sweep, sweep_of
 from tests.support.in_process import call
-from tests.support.samples import BORN, write_events
+from tests.support.samples import BORN, python_program, write_events
 from tests.support.waiting import eventually
 
 # Commands that take a sweep where they take a run. Its trials are a function: no process is
@@ -69,6 +70,7 @@ def test_more_trials_without_a_name_are_those_of_the_last_submission(
 ) -> None:
     place = json.dumps({"facts": {"submitted_from": str(tmp_path)}})
     (sweep.path / "plan.json").write_text(place)
+    os.utime(sweep.path / "plan.json", (1, 1))  # before the run below
     result = call("sweep", "more", "3")
     assert "digits-k2x9, the last sweep from this folder" in result.err
     assert "has tried all 3 combinations of its values" in result.err
@@ -117,11 +119,7 @@ def test_a_driver_that_is_killed_once_it_drives_has_not_failed_to_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = SweepFolder.create(tmp_path, sweep_of({"lr": Choice(RATES)}, trials=3), {})
-    program = tmp_path / "driver.py"
-    program.write_text(KILLED_DRIVER)
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{program}" "$@"\n')
-    python.chmod(0o755)
+    python = python_program(tmp_path / "python", KILLED_DRIVER)
     monkeypatch.setattr(sys, "executable", str(python))
 
     Sweep(folder).start_driver()
