@@ -29,7 +29,9 @@ VARIABLE = (
     # Printed by a slow machine alone.
     (
         re.compile(
-            r"^ +(?:waiting for peers|restoring|evaluating|saving) for \d.*\n", re.MULTILINE
+            r"^ +(?:waiting for (?:peers|another node)|installing|setting up|restoring|evaluating"
+            r"|saving) for \d.*\n",
+            re.MULTILINE,
         ),
         "",
     ),

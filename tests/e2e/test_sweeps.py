@@ -7,13 +7,13 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from cloudtrain.submission.lookup import list_runs
 from cloudtrain.sweeps.journal import (
-    DRIVER_LOCK,
     JOURNAL,
     Reported,
     RunEnded,
@@ -23,6 +23,7 @@ from cloudtrain.sweeps.journal import (
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.suggest import suggester_of
 from cloudtrain.sweeps.sweep import Sweep
+from cloudtrain_launcher.process_identity import ProcessIdentity
 from tests.support.command_line import Command, CommandLine
 from tests.support.waiting import HANG_SECONDS, eventually
 
@@ -120,10 +121,20 @@ def size_of(sweep: Sweep) -> int:
 
 
 def kill_driver(sweep: Sweep) -> None:
-    """Kill the process that drives it now; nothing when there is none."""
-    if sweep.folder.is_driven():
-        os.kill(json.loads((sweep.folder.path / DRIVER_LOCK).read_bytes())["pid"], signal.SIGKILL)
-        eventually(lambda: not sweep.folder.is_driven())
+    """Kill the process that drives it now; nothing when there is none.
+
+    It has its lock a moment before its name is there, and the next driver may follow at once.
+    """
+
+    def drivers() -> list[ProcessIdentity]:
+        driver = ProcessIdentity.of(sweep.folder.last_driver())
+        return [driver] if driver.is_alive() else []
+
+    eventually(lambda: drivers() or not sweep.folder.is_driven())
+    for driver in drivers():
+        with suppress(ProcessLookupError):
+            os.kill(driver.pid, signal.SIGKILL)
+        eventually(lambda: driver.is_alive() is False)  # noqa: B023
 
 
 def test_killed_drivers_change_nothing(cli: CommandLine, thorough: bool) -> None:

@@ -37,8 +37,9 @@ pytestmark = pytest.mark.once
 
 
 def test_a_list_requests_pages_of_a_hundred_jobs_and_then_only_new_ones(
-    cloud: Cloud, data_dir: str
+    cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(cloud.service, "jobs", {})  # without those of other tests
     first = submitted("many-0")
     template = cloud.service.jobs[first.id].body
     for number in range(1, 101):

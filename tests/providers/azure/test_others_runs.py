@@ -60,6 +60,7 @@ def test_a_list_requests_only_the_pages_with_new_jobs(
     cloud: AzureCloud, data_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cloudtrain.providers.azure.discover.KNOWN_IN_A_ROW", 10)
+    monkeypatch.setattr(cloud.service, "jobs", {})  # without those of other tests
     like = cloud.service.jobs[submitted("paged-0").id]
     for number in range(1, 40):
         tags = {**like.tags, "cloudtrain-run": f"paged-{number}"}
@@ -75,8 +76,6 @@ def test_a_list_requests_only_the_pages_with_new_jobs(
     cloud.endpoint.reset()
     assert import_remote_runs("azure", data_dir=data_dir) == [late.id]
     assert cloud.endpoint.calls == [LIST, LIST]
-    for number in range(1, 40):  # or the other tests would list them too
-        del cloud.service.jobs[f"paged-{number}"]
 
 
 def test_without_permission_to_read_the_run_history_jobs_are_seen_to_end(

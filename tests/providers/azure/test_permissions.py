@@ -78,6 +78,8 @@ def everything_is_granted_again(
     (folder / "cloudtrain.toml").write_text(settings)
     for name in ("FINISHING_SECONDS", "NOTICE_SECONDS"):
         monkeypatch.setattr(f"cloudtrain.providers.azure.stop.{name}", 0)
+    for name in ("jobs", "sweeps"):  # without those of other tests: a list asks for their ends
+        monkeypatch.setattr(cloud.service, name, {})
     monkeypatch.setattr("cloudtrain.providers.azure.stop._grace_seconds", lambda _: 0.2)
     monkeypatch.setattr(
         checkup, "inspect_image", lambda _: RegistryImage("sha256:0", frozenset({"amd64"}))
