@@ -217,7 +217,7 @@ def test_lines_of_the_history_that_cannot_be_read_are_counted(data: Path) -> Non
 __all__ = ["place"]
 
 Trap = Callable[[Path], None]
-HUGE_BYTES = 1 << 42
+HUGE_BYTES = 1 << 40
 SPARE_MEMORY_BYTES = 3 << 30
 """Memory that a command may take in addition to the tests."""
 

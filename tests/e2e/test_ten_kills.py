@@ -68,21 +68,16 @@ class Training:
         """
 
         def look() -> int:
+            ended = self.events("ended", self.run)
             resumed = self.events("resumed")
             first = resumed[-1]["step"] if resumed else 0
             steps = [event["step"] for event in self.events("checkpoint", self.run)]
-            self._must_go_on()
-            return (
-                steps[-1]
-                if len(resumed) == resumes and steps and steps[-1] >= first + further
-                else 0
-            )
+            if len(resumed) == resumes and steps and steps[-1] >= first + further:
+                return int(steps[-1])
+            assert not ended, f"it ended before it was struck so often: {ended}"
+            return 0
 
         return eventually(look)
-
-    def _must_go_on(self) -> None:
-        ended = self.events("ended", self.run)
-        assert not ended, f"it ended before it was struck so often: {ended}"
 
     def go_on(self, ends: int | None) -> None:
         """After a strike that ends the run with this exit code: wait for the end and begin the next

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import pytest
@@ -90,6 +92,11 @@ def test_answer_that_contradicts_the_service_model_is_a_mistake(
     with pytest.raises(HTTPClientError):
         account.client("sagemaker").list_tags(ResourceArn=account.account.arn("a"))
     assert contradiction in account.account.unexpected_errors.pop()
+
+
+def test_an_answer_of_moto_arrives_with_one_date(account: Cloud) -> None:
+    answer = account.client("s3").head_bucket(Bucket=account.bucket)
+    assert parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"]).tzinfo == UTC
 
 
 def test_unsigned_request_is_rejected(account: Cloud) -> None:

@@ -75,6 +75,7 @@ _HOP_BY_HOP = (
     "transfer-encoding",
     "expect",
     "server",
+    "date",
     "content-length",
 )
 
