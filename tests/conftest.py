@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support.machine import mark_by_fixtures, show_engine
 from tests.support.page_checks import browser_fixture
@@ -23,11 +23,24 @@ if TYPE_CHECKING:
 
 __all__ = ["browser_fixture"]
 
-settings.register_profile("busy machine", deadline=None)  # a pause of 0.2 s is not a bug
-settings.load_profile("busy machine")
+# A pause is not a bug. Examples are the same everywhere; --hypothesis-profile=default draws others.
+settings.register_profile(
+    "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
 
 # Imports and collection leave hardly any garbage, and each worker would look for it many times.
 gc.disable()
+
+OUTSIDE = (
+    *("AWS_", "AZURE", "ARM_", "MSI_", "IDENTITY_"),  # accounts
+    *("GIT_", "PIP_", "UV_"),  # of a hook, or an index of packages
+)
+"""Prefixes of the person's variables that no fixture may see either. Tests set some of their own."""
+
+for name in list(os.environ):
+    if name.startswith(OUTSIDE) or name.lower().endswith("_proxy"):
+        del os.environ[name]
 
 SLOW_FIRST = ("e2e", "docker", "entrypoints", "providers", "fakes")
 """Folders whose files take longest: begun first, they do not keep everybody waiting at the end."""
@@ -102,17 +115,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     show_engine(item)
 
 
-OUTER = (
-    *("CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_", "GITHUB_"),
-    *(
-        "AWS_PROFILE",
-        "AWS_DEFAULT_PROFILE",
-        "AWS_CONFIG_FILE",
-        "AZURE_CONFIG_DIR",
-        "AZURE_DEFAULTS_",
-        "AZUREML_",
-    ),
-)
+OUTER = ("CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_", "GITHUB_")
 """Prefixes of the variables of a person, a job or a CI that tests must not see."""
 
 

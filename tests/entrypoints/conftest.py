@@ -143,9 +143,7 @@ def aws_server() -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def aws(aws_server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return the same with the given variables, and without those of the person."""
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
+    """Return the same with the given variables."""
     for name, value in aws_server.items():
         monkeypatch.setenv(name, value)
     return aws_server

@@ -31,10 +31,6 @@ class Cloud:
     wrong_fields: tuple[str, ...]
 
 
-CREDENTIALS = (
-    *("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ACCESS_KEY_ID"),
-    *("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID"),
-)
 AWS = Cloud(
     provider="aws",
     rows=wrong_inputs("wrong_requests.yaml", "both", "aws"),
@@ -114,8 +110,6 @@ def ids(pairs: list[tuple[Cloud, Row]]) -> list[str]:
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Provide the job.yaml of the current folder; accounts are known, credentials are missing."""
     monkeypatch.chdir(tmp_path)
-    for name in CREDENTIALS:
-        monkeypatch.delenv(name, raising=False)
     for name, value in {**AWS.account, **AZURE.account}.items():
         monkeypatch.setenv(name, value)
     return tmp_path / "job.yaml"

@@ -178,8 +178,6 @@ def test_packages_for_cuda_beside_a_torch_for_cpus_are_foreseen(
     env: dict[str, str],
     is_warned: bool,
 ) -> None:
-    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(
         package_checks, "installed_version", lambda name: torch if name == "torch" else ""
     )

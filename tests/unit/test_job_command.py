@@ -309,10 +309,8 @@ REGIONS: dict[str, tuple[Mapping[str, str], tuple[str, str] | None]] = {
 
 
 @pytest.fixture
-def files(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def files(own_home: Path) -> Path:
     """A home with the files of both command lines."""
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-        monkeypatch.delenv(name, raising=False)
     write(own_home, {".aws/config": CONFIG, ".azure/config": AZURE})
     (own_home / ".azure/azureProfile.json").write_text(json.dumps(PROFILE), encoding="utf-8-sig")
     return own_home

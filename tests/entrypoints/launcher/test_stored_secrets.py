@@ -130,23 +130,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vault]:
 
 @pytest.fixture
 def vault(server: Vault, monkeypatch: pytest.MonkeyPatch) -> Vault:
-    """A vault with the secret hf-token; trusted, without a proxy, and without delay between
-    retries.
-    """
+    """A vault with the secret hf-token; trusted, and without delay between retries."""
     server.requests.clear()
     server.answers.clear()
     server.answers["/msi"] = [(200, {"access_token": TOKEN, "expires_on": "1795000000"})]
     server.answers["/secrets/hf-token"] = [(200, {"value": SECRET, "id": "x"})]
-    for name in (
-        "http_proxy",
-        "https_proxy",
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "all_proxy",
-        "ALL_PROXY",
-    ):
-        monkeypatch.delenv(name, raising=False)
-
     monkeypatch.setenv("SSL_CERT_FILE", str(server.certificate))
     monkeypatch.setattr(stored_secrets, "BACKOFF_SECONDS", (0.0, 0.0, 0.0))
     return server
@@ -234,9 +222,6 @@ def test_microsofts_library_sends_the_same_token_request(
     vault: Vault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     identity = pytest.importorskip("azure.identity")
-    for name in ("IDENTITY_ENDPOINT", "IDENTITY_HEADER"):
-        monkeypatch.delenv(name, raising=False)
-
     environ = vault.environ(DEFAULT_IDENTITY_CLIENT_ID="client-1")
     look_up({"T": vault.reference("hf-token")}, environ)
     for name, value in environ.items():
