@@ -35,6 +35,8 @@ gc.disable()
 OUTSIDE = (
     *("AWS_", "AZURE", "ARM_", "MSI_", "IDENTITY_"),  # accounts
     *("GIT_", "PIP_", "UV_"),  # of a hook, or an index of packages
+    *("RAY_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_"),  # of a job
+    *("COLUMNS", "LINES"),  # of a terminal
 )
 """Prefixes of the person's variables that no fixture may see either. Tests set some of their own."""
 

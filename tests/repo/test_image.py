@@ -185,6 +185,6 @@ def test_the_engine_is_found_where_the_path_has_no_sbin(tmp_path: Path) -> None:
     # Up to its search for packages on this machine: a trace shows the names.
     process = engine(tmp_path, "stop", 0)
     assert process.returncode == 0, process.stderr
-    paths = re.findall(r"^\+ PATH=(.*)$", process.stderr, re.MULTILINE)
+    paths = re.findall(r"^\+ PATH='?(.*?)'?$", process.stderr, re.MULTILINE)
     assert paths
     assert {"/usr/sbin", "/sbin"} <= set(paths[-1].split(":"))

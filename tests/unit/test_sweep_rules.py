@@ -163,7 +163,6 @@ RAY = f"trials: 3\n  engine: ray\n  {SPACE}"
 def has_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate Ray as installed or missing."""
     monkeypatch.setattr(rules, "find_spec", lambda _: True)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
 @pytest.mark.usefixtures("has_ray")
