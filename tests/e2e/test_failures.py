@@ -142,7 +142,7 @@ def test_stop_kills_a_program_that_ignores_it_and_its_detached_child(cli: Comman
             "emit('training', child=child.pid)\ntime.sleep(600)\n"
         ),
     )
-    submitted = cli.run("submit", "--run-id", "mule-1", "--detach", CLOUDTRAIN_STOP_GRACE="6 s")
+    submitted = cli.run("submit", "--run-id", "mule-1", "--detach", CLOUDTRAIN_STOP_GRACE="2 s")
     assert (submitted.code, submitted.out) == (0, "mule-1\n")
     child = cli.wait_for_event("mule-1", lambda e: e["type"] == "training")["child"]
     waited = cli.run("wait", "mule-1", "--timeout", "0.1 s", "--json")
@@ -185,13 +185,13 @@ def test_a_stop_at_once_after_submit_is_not_lost(cli: CommandLine) -> None:
 
 def test_max_runtime_stops_a_run_with_its_own_exit_code(cli: CommandLine) -> None:
     cli.write(
-        job_yaml="name: slow\nentrypoint: train.py\nlimits: {max_runtime: 4 s}\n",
+        job_yaml="name: slow\nentrypoint: train.py\nlimits: {max_runtime: 2 s}\n",
         train_py="import time\ntime.sleep(600)\n",
     )
     result = cli.run("submit", "--run-id", "slow-1")
     assert result.code == 5
     assert (
-        "the time limit of 4 s is over (limits.max_runtime, or what limits.max_cost pays for)"
+        "the time limit of 2 s is over (limits.max_runtime, or what limits.max_cost pays for)"
         in result.err
     )
     assert (

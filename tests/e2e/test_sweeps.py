@@ -14,6 +14,7 @@ import pytest
 
 from cloudtrain.submission.lookup import list_runs
 from cloudtrain.sweeps.journal import (
+    DRIVER_LOCK,
     JOURNAL,
     Reported,
     RunEnded,
@@ -120,21 +121,25 @@ def size_of(sweep: Sweep) -> int:
     return journal.stat().st_size if journal.exists() else 0
 
 
+def driver_of(sweep: Sweep) -> ProcessIdentity | None:
+    """Return the process that drives it now; None until it has written who it is."""
+    lock = sweep.folder.path / DRIVER_LOCK
+    text = lock.read_text() if lock.exists() else ""
+    driver = ProcessIdentity.from_json(json.loads(text or "null"))
+    return driver if driver is not None and driver.is_alive() else None
+
+
 def kill_driver(sweep: Sweep) -> None:
     """Kill the process that drives it now; nothing when there is none.
 
-    It has its lock a moment before its name is there, and the next driver may follow at once.
+    The next one may have the lock before anybody sees it free.
     """
-
-    def drivers() -> list[ProcessIdentity]:
-        driver = ProcessIdentity.of(sweep.folder.last_driver())
-        return [driver] if driver.is_alive() else []
-
-    eventually(lambda: drivers() or not sweep.folder.is_driven())
-    for driver in drivers():
+    eventually(lambda: driver_of(sweep) or not sweep.folder.is_driven())
+    driver = driver_of(sweep)
+    if driver is not None:
         with suppress(ProcessLookupError):
             os.kill(driver.pid, signal.SIGKILL)
-        eventually(lambda: driver.is_alive() is False)  # noqa: B023
+        eventually(lambda: driver.is_alive() is False)
 
 
 def test_killed_drivers_change_nothing(cli: CommandLine, thorough: bool) -> None:

@@ -128,17 +128,6 @@ def test_a_native_sweep_that_was_created_is_known_whatever_the_answers_were(
     assert not history.state.has_ended
 
 
-@pytest.mark.parametrize("kind", ["denied", "expired"])
-def test_a_request_that_was_refused_once_has_started_nothing(site: Site, kind: FaultKind) -> None:
-    run_id = f"refused-{kind}"
-    site.strike(f"create:{kind}x200")
-    with pytest.raises(CloudError, match=NOTHING_STARTED):
-        site.submit(run_id)
-    assert site.cloud.endpoint.calls.count(Call(*site.calls["create"])) == 1
-    assert run_id not in site.job_names()
-    assert find_run(run_id).cached_status().state == "failed"
-
-
 @pytest.mark.parametrize("mode", ["legacy", "standard", "adaptive"])
 def test_each_request_that_creates_a_job_is_recorded_before_it_is_sent(
     site: Site, mode: str, monkeypatch: pytest.MonkeyPatch

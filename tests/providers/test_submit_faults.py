@@ -16,7 +16,7 @@ from cloudtrain.errors import NOTHING_STARTED, CloudError, CloudtrainError
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.submission.lookup import find_run
 from cloudtrain.submission.run import Run
-from tests.fakes.messages import FaultKind
+from tests.fakes.messages import Call, FaultKind
 from tests.providers.faults import (
     PERMANENT,
     TRANSIENT,
@@ -110,10 +110,12 @@ def check_failed_submit(site: Site, run_id: str, operation: str, kind: FaultKind
     assert failed.value.hint, operation
     is_certain = kind in PERMANENT or operation != site.calls["create"][1]
     assert (NOTHING_STARTED in failed.value.message) == is_certain, operation
+    if kind in PERMANENT and operation == site.calls["create"][1]:
+        assert site.cloud.endpoint.calls.count(Call(*site.calls["create"])) == 1
     site.cloud.endpoint.reset()
     state = find_run(run_id).status().state
     assert run_id not in site.job_names(), operation
-    assert state in ("failed", "submitting"), operation
+    assert state == "failed" or (state == "submitting" and not is_certain), operation
     if state == "submitting":  # for a minute the request may still arrive
         assert operation == site.calls["create"][1]
         assert "not known yet" in failed.value.message
