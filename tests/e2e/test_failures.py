@@ -142,7 +142,7 @@ def test_stop_kills_a_program_that_ignores_it_and_its_detached_child(cli: Comman
             "emit('training', child=child.pid)\ntime.sleep(600)\n"
         ),
     )
-    submitted = cli.run("submit", "--run-id", "mule-1", "--detach", CLOUDTRAIN_STOP_GRACE="2 s")
+    submitted = cli.run("submit", "--run-id", "mule-1", "--detach", CLOUDTRAIN_STOP_GRACE="5 s")
     assert (submitted.code, submitted.out) == (0, "mule-1\n")
     child = cli.wait_for_event("mule-1", lambda e: e["type"] == "training")["child"]
     waited = cli.run("wait", "mule-1", "--timeout", "0.1 s", "--json")
