@@ -196,16 +196,19 @@ class TuningJob:
             "_tuning_objective_metric": self.objective,
         }
         body["Tags"] = self.tag_list()
-        self.trials.append(self._launch(body))
+        with self._lock:  # a quick one prints before it is among the trials
+            self.trials.append(self._launch(body))
 
     def _hear(self, stream: str, line: str) -> None:
         """A line of any job's log."""
-        job = next((trial for trial in self.trials if stream.startswith(f"{trial.name}/")), None)
-        pattern = self._patterns[self.objective]
-        match = pattern.search(line) if job else None
-        if job is None or match is None:
+        match = self._patterns[self.objective].search(line)
+        if match is None:
             return
         with self._lock:
+            trials = (trial for trial in self.trials if stream.startswith(f"{trial.name}/"))
+            job = next(trials, None)
+            if job is None:
+                return
             values = self.values.setdefault(job.name, [])
             values.append(float(match[1]))
             if self.config["Strategy"] == "Hyperband" and len(values) >= self._max_resource():
