@@ -39,7 +39,11 @@ def pins(lock: str) -> dict[str, str]:
 
 def test_hadolint_finds_nothing() -> None:
     process = subprocess.run(
-        [tool("hadolint"), str(DOCKER / "Dockerfile")], capture_output=True, text=True, check=False
+        [tool("hadolint"), str(DOCKER / "Dockerfile")],
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
     )
     assert process.returncode == 0, process.stdout
 

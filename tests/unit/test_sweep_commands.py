@@ -27,7 +27,7 @@ from cloudtrain.sweeps.sweep import Sweep
 from tests.support.function_trials import ended_sweep, sweep_of
 from tests.support.in_process import call
 from tests.support.samples import BORN, python_program, write_events
-from tests.support.waiting import eventually
+from tests.support.waiting import HANG_SECONDS, eventually
 
 # Commands that take a sweep where they take a run. Its trials are a function: no process is
 # started.
@@ -98,6 +98,13 @@ def test_the_dashboard_of_a_local_ray_is_shown_while_the_sweep_runs(sweep: Sweep
     assert call("status", "digits-k2x9").code == 0
 
 
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that waits for its driver on a slow machine, too."""
+    monkeypatch.setattr("cloudtrain.sweeps.sweep.DRIVER_START_SECONDS", HANG_SECONDS)
+
+
+@pytest.mark.usefixtures("patience")
 def test_a_driver_that_cannot_start_says_why(tmp_path: Path) -> None:
     space = {"lr": Choice(RATES)}
     folder = SweepFolder.create(tmp_path, sweep_of(space, sampler="grid", trials=3), {})
@@ -115,6 +122,7 @@ with SweepFolder(Path(sys.argv[-1])).driving():
 """
 
 
+@pytest.mark.usefixtures("patience")
 def test_a_driver_that_is_killed_once_it_drives_has_not_failed_to_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
