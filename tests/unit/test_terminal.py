@@ -279,6 +279,14 @@ def test_command_ends_as_by_sigpipe_if_its_reader_is_gone(tmp_path: Path) -> Non
     assert (process.returncode, process.stderr) == (141, b"")
 
 
+def test_ctrl_c_during_the_imports_shows_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")  # imported before ours
+    argv = [sys.executable, "-m", "cloudtrain", "gpus"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    process = subprocess.run(argv, env=env, capture_output=True, check=False)
+    assert (process.returncode, process.stdout, process.stderr) == (130, b"", b"")
+
+
 # Output on a terminal of 80 columns: no word is broken, and commands can be copied.
 
 WIDTH = 80
