@@ -165,14 +165,9 @@ class Container:
             self.end()
         return self.code is not None
 
-    def terminate(self, *, everybody: bool = False) -> None:
-        """Send SIGTERM to the first process alone, or to its process group."""
-        if self._process.poll() is not None:
-            return
-        if everybody:
-            os.killpg(self._process.pid, signal.SIGTERM)
-        else:
-            self._process.send_signal(signal.SIGTERM)
+    def terminate(self) -> None:
+        """Send SIGTERM to the first process, unless it has ended."""
+        self._process.send_signal(signal.SIGTERM)
 
     def end(self) -> None:
         """Send SIGKILL to all remaining processes; the exit code is set afterwards."""

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -171,9 +172,9 @@ class CommandLine:
                 and Path(f"/proc/{pid}/cmdline").exists()
                 and str(lock.parent) in _cmdline(int(pid))
             ):
-                os.kill(int(pid), signal.SIGKILL)
+                _kill(int(pid))
         for process_id in self.processes():
-            os.kill(process_id, signal.SIGKILL)
+            _kill(process_id)
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,11 @@ class CommandResult:
     code: int
     out: str
     err: str
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):  # it has ended meanwhile
+        os.kill(pid, signal.SIGKILL)
 
 
 def _cmdline(pid: int) -> str:

@@ -14,6 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TextIO
@@ -84,7 +85,8 @@ class ForkedCommand:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # the server has not said yet that it has ended
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it at once, unless it has ended."""
