@@ -211,7 +211,7 @@ def kill_descendants() -> None:
     """
     deadline = time.monotonic() + KILL_SECONDS
 
-    while (pids := ProcessTree().descendants(os.getpid())) and time.monotonic() < deadline:
+    while pids := ProcessTree().descendants(os.getpid()):
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -219,6 +219,9 @@ def kill_descendants() -> None:
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+
+        if time.monotonic() > deadline:
+            break
 
         time.sleep(0.01)
 

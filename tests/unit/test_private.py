@@ -20,12 +20,9 @@ import pytest
 
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import RefusedError, UsageError
-from cloudtrain.providers.local.processes import (
-    supervisor_state,
-    take_lock,
-)
+from cloudtrain.providers.local.processes import SupervisorState, supervisor_state, take_lock
 from cloudtrain.providers.local.supervisor import Supervisor
-from cloudtrain.providers.rehearsal.base import unpack
+from cloudtrain.providers.rehearsal.base import RunPaths, unpack
 from cloudtrain.runs.files import restrict_permissions
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History, log_reader_lock
@@ -269,26 +266,17 @@ def test_there_is_one_of_each_kind_at_a_time(tmp_path: Path, name: str) -> None:
 # The local provider's parts: the lock that tells life from death, and ports that stay free.
 
 
-def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> None:
-    looking = threading.Event()
-    signal = threading.Event()
-
-    def look() -> None:
-        while not signal.is_set():
-            supervisor_state(tmp_path)
-            looking.set()
-
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    looking.wait()
-    try:
-        for _ in range(200):
-            lock = take_lock(tmp_path)
-            assert lock is not None
-            lock.release()
-    finally:
-        signal.set()
-        watcher.join()
+def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunPaths(tmp_path).lock.open("w") as observer:
+        fcntl.flock(observer, fcntl.LOCK_SH)
+        assert supervisor_state(tmp_path) is SupervisorState.NOT_STARTED
+        monkeypatch.setattr("time.sleep", lambda _: fcntl.flock(observer, fcntl.LOCK_UN))
+        lock = take_lock(tmp_path, timeout_seconds=-1)
+    assert lock is not None
+    assert is_locked(RunPaths(tmp_path).lock)
+    lock.release()
 
 
 def test_a_free_port_can_be_bound_and_is_not_handed_out_twice() -> None:
@@ -300,20 +288,22 @@ def test_a_free_port_can_be_bound_and_is_not_handed_out_twice() -> None:
 
 
 def test_a_free_port_has_a_free_port_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = host.free_port()
-    offers = [first]
     reserve = host._reserve_port
-    monkeypatch.setattr(
-        host, "_reserve_port", lambda port: offers.pop() if offers and not port else reserve(port)
-    )
+    reserved: list[int] = []
     with socket.socket() as neighbour:
         neighbour.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        neighbour.bind(("127.0.0.1", first + 1))
-        second = host.free_port()
+        neighbour.bind(("127.0.0.1", 0))
+        offers = [neighbour.getsockname()[1] - 1]
 
-    assert second != first
-    with socket.create_server(("127.0.0.1", second + 1)):
-        pass
+        def offer(port: int) -> int:
+            reserved.append(offers.pop() if offers else reserve(port))
+            return reserved[-1]
+
+        monkeypatch.setattr(host, "_reserve_port", offer)
+        port = host.free_port()
+
+    assert len(reserved) > 2, "the neighbour's port is not free"
+    assert reserved[-2:] == [port, port + 1]
 
 
 def test_checkpoints_that_cannot_be_kept_now_end_no_training_and_are_kept_later(

@@ -170,8 +170,11 @@ def take_lock(run: Path, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> FileL
     deadline = time.monotonic() + timeout_seconds
     while True:
         lock = acquire(RunPaths(run).lock, wait=False)
-        if lock is not None or time.monotonic() > deadline:
+        if lock is not None:
             return lock
+        # A slow observer has a shared lock; only a supervisor's counts.
+        if time.monotonic() > deadline and is_locked(RunPaths(run).lock) is not False:
+            return None
         time.sleep(0.01)
 
 
@@ -229,13 +232,13 @@ def end_orphans(run: Path, timeout_seconds: float = 0) -> int:
     began = time.monotonic()
     while alive := [pid for pid in _run_processes(run) if pid != os.getpid()]:
         waited = time.monotonic() - began
-        if waited > timeout_seconds + KILL_TIMEOUT_SECONDS:
-            break
         if waited >= timeout_seconds:
             for pid in alive:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
                     killed.add(pid)
+        if waited > timeout_seconds + KILL_TIMEOUT_SECONDS:
+            break
         time.sleep(0.02)
 
     return len(killed)
