@@ -202,7 +202,7 @@ def test_exit_codes_and_signals_pass_through(room: Room) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 7
+        assert process.wait(HANG_SECONDS) == 7
 
 
 def test_what_was_below_opt_is_still_there(room: Room, tmp_path: Path) -> None:

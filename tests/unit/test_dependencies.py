@@ -243,7 +243,7 @@ def test_included_files_constraints_and_options_each_go_where_they_belong(tmp_pa
     ] == ["numpy<2"]
     assert requested.files == ("requirements.txt", "more/base.txt", "more/deeper.txt", "limits.txt")
     links, index = requested.options
-    assert links == f"--find-links file://{tmp_path}/more/wheels"
+    assert links == f"--find-links {(tmp_path / 'more/wheels').as_uri()}"
     assert index.startswith("--extra-index-url")
     assert set(requested.passwords) == {"me:secret", "me", "secret"}
 
@@ -264,8 +264,8 @@ def test_projects_of_the_source_itself_are_told_from_names(tmp_path: Path) -> No
         False,
         False,
     ]
-    assert requested.to_install[1].text == f"file://{tmp_path}/libs/mine"
-    assert requested.to_install[0].text == f"-e file://{tmp_path}"
+    assert requested.to_install[1].text == (tmp_path / "libs/mine").as_uri()
+    assert requested.to_install[0].text == f"-e {tmp_path.as_uri()}"
     assert requested.to_install[2].wheel == f"{tmp_path}/wheels/x-1-py3-none-any.whl"
     assert requested.is_local
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import socket
+import tempfile
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
@@ -33,6 +34,7 @@ from cloudtrain.providers.docker.node import ContainerOutput
 from cloudtrain.providers.local.checks import location_checks
 from cloudtrain.providers.rehearsal.base import EmulatedPlan, RunPaths
 from tests.golden.cases import plan_of
+from tests.support.waiting import HANG_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -215,17 +217,23 @@ def test_an_image_for_another_processor_and_an_engine_elsewhere_are_told(
 
 
 def test_an_engine_that_does_not_answer_leaves_no_socket_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path = tmp_path / "docker.sock"
-    with socket.socket(socket.AF_UNIX) as ended:
-        ended.bind(str(path))
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()  # what other tests have left open
 
-    message = f"no Docker engine answers at unix://{path}"
-    with warnings.catch_warnings(record=True) as warned:
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as folder,  # a socket's path may have 103 bytes
+        warnings.catch_warnings(record=True) as warned,
+    ):
+        path = f"{folder}/docker.sock"
+        with socket.socket(socket.AF_UNIX) as ended:
+            ended.bind(path)
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
         warnings.simplefilter("always")
-        with pytest.raises(CloudError, match=message) as failed, docker_engine(5):
+        message = f"no Docker engine answers at unix://{path}"
+        with pytest.raises(CloudError, match=message) as failed, docker_engine(HANG_SECONDS):
             pass
         del failed
         gc.collect()

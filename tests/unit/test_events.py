@@ -305,7 +305,7 @@ def test_lines_are_the_same_forwards_and_backwards_whatever_their_length(seed: i
 
 def test_a_line_without_an_end_in_sight_is_not_held_whole() -> None:
     class Endless(io.RawIOBase):
-        left = 64 << 20
+        left = 16 << 20
 
         def seek(self, place: int, whence: int = 0) -> int:
             return place

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
@@ -15,7 +16,6 @@ from cloudtrain.source.git import GitState, git_files, git_state
 from tests.support.waiting import HANG_SECONDS
 
 OUTSIDE = GitState("", None)
-NOBODY = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
 ANN = {
     f"GIT_{who}_{key}": "ann@example.com"
     for who in ("AUTHOR", "COMMITTER")
@@ -23,12 +23,13 @@ ANN = {
 }
 # Without locks `git status` leaves the index as it finds it.
 ENV = (
-    NOBODY
+    dict(os.environ)
     | ANN
     | {
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_OPTIONAL_LOCKS": "0",
+        "XDG_CONFIG_HOME": "/nowhere",
     }
 )
 
@@ -38,12 +39,12 @@ mkdir -p model/heads
 printf 'width = 64\\n' > model/layers.py
 printf '' > model/__init__.py
 ln -s model/layers.py latest
-touch -d @1600000000 train.py model/layers.py model/__init__.py
+touch -t 202009131226.40 train.py model/layers.py model/__init__.py
 git add --all
 git commit -qm 'some words'
 printf 'bias = True\\n' > model/heads/linear.py
 printf 'depth = 3\\n' > model-v2.py  # comes after the folder as a file, before it as a word
-touch -d @1600000000 model/heads/linear.py model-v2.py
+touch -t 202009131226.40 model/heads/linear.py model-v2.py
 git add --all
 git commit -qm 'more words'
 """
@@ -127,7 +128,7 @@ def test_a_worktree_has_a_commit_of_its_own(git: Git) -> None:
 def outer(git: Git, tmp_path: Path) -> Git:
     """A repository around another, its submodule."""
     outer = Git(tmp_path / "outer")
-    add = f"git -c protocol.file.allow=always submodule --quiet add {git.top} inner"
+    add = f"git -c protocol.file.allow=always submodule --quiet add {quote(str(git.top))} inner"
     outer(f"git init -q; {add}; git commit -qm outer")
     return outer
 
@@ -181,7 +182,10 @@ def test_a_git_that_does_not_answer_is_given_up(git: Git, monkeypatch: pytest.Mo
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
-def test_a_repository_of_another_user_is_not_read(git: Git) -> None:
+def test_a_repository_of_another_user_is_not_read(
+    git: Git, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")  # it may trust every folder
     os.chown(git.top, 12345, 12345)
     os.chown(git.top / ".git", 12345, 12345)
     assert git_state(git.top) == OUTSIDE
@@ -287,7 +291,7 @@ def test_a_program_of_the_repository_is_not_taken_for_git(
 def test_what_a_filter_of_the_repository_may_have_changed_is_left_open(git: Git) -> None:
     git("""
         git config filter.shout.clean 'tr a-z A-Z'; echo '*.py filter=shout' > .gitattributes
-        touch train.py; git add --all; git commit -qm filtered; touch -d @1600000001 train.py""")
+        touch train.py; git add --all; git commit -qm filtered; touch -t 202009131226.41 train.py""")
     assert git_state(git.top) == GitState(git.commit, None)
 
 
@@ -298,7 +302,7 @@ def test_a_filter_of_the_user_runs_as_in_git_itself(
     git("""
         git config -f .git/users filter.shout.clean 'tr a-z A-Z'; echo '*.py filter=shout' > .gitattributes
         touch train.py; GIT_CONFIG_GLOBAL=.git/users git add --all; git commit -qm filtered
-        touch -d @1600000001 train.py""")
+        touch -t 202009131226.41 train.py""")
     assert git_state(git.top) == GitState(git.commit, False)
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pytest
@@ -227,7 +228,7 @@ def building(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "Dockerfile").write_text("FROM scratch\nCOPY . /\n")
     program = tmp_path / "docker"
-    program.write_text(DOCKER.format(folder=tmp_path))
+    program.write_text(DOCKER.format(folder=quote(str(tmp_path))))
     program.chmod(0o755)
     monkeypatch.setenv("DOCKER", str(program))
     monkeypatch.chdir(tmp_path)
@@ -263,7 +264,7 @@ def after_build(building: Path) -> list[str]:
 
 
 def test_what_changes_while_it_is_built_gets_no_name(building: Path) -> None:
-    (building / "meanwhile").write_text(f"echo 'ENV A=1' >> {building}/own/Dockerfile\n")
+    (building / "meanwhile").write_text("echo 'ENV A=1' >> own/Dockerfile\n")
     result = call("image", "build", "own/Dockerfile")
     assert (result.code, result.out) == (2, "")
     assert f"the image's folder {building}/own changed after it was planned" in result.err
