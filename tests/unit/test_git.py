@@ -76,8 +76,9 @@ class Git:
 
 
 @pytest.fixture
-def git(tmp_path: Path) -> Git:
+def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
     """A repository with two commits, with files from 2020, and nothing changed since."""
+    monkeypatch.setattr(git_module, "TIMEOUT", HANG_SECONDS)
     git = Git(tmp_path / "repository")
     git("git -c init.defaultBranch=main init -q" + FILES)
     return git
