@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import json
 import multiprocessing
+import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,13 @@ def warm_launchers() -> Iterator[None]:
     """The process whose forks are launchers ends with the tests."""
     yield
     close_server()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Compute in one thread, as ranks do: numbers depend neither on cores nor on other tests."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
@@ -75,8 +83,6 @@ def make_loop(tmp_path: Path) -> Callable[..., Loop]:
     """Makes a training loop in this process, from a command line; its checkpoints are in the test's
     folder.
     """
-    import torch
-
     from cloudtrain_trainer import strategies, tasks
     from cloudtrain_trainer.arguments import parse
     from cloudtrain_trainer.checkpoints.store import CheckpointStore
@@ -85,7 +91,6 @@ def make_loop(tmp_path: Path) -> Callable[..., Loop]:
     from cloudtrain_trainer.training.loop import Loop
 
     def make(*argv: str, task: Task | None = None) -> Loop:
-        torch.set_num_threads(1)
         options = parse(list(argv))
         strategy = strategies.build(Ranks(), options)
         store = CheckpointStore(tmp_path, options.keep, strategy.ranks)

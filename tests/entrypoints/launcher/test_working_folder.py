@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from cloudtrain_launcher.contract import KeepPattern
 from cloudtrain_launcher.working_folder import WorkingFolder
 from tests.support.samples import write
+from tests.support.waiting import next_tick
 
 PROGRAM = "train.py"
 
@@ -28,15 +28,9 @@ def folder(tmp_path: Path) -> Path:
 
 def start(folder: Path, *patterns: str, uploaded: tuple[str, ...] = ()) -> WorkingFolder:
     """Start the working folder of a launcher; existing files belong to the source."""
-    ticks = time.monotonic() + 60
+    next_tick(folder / ".cloudtrain")
     probe = folder / ".cloudtrain" / "probe"
-    while time.monotonic() < ticks:  # until the disk's coarser clock has advanced
-        probe.write_text("")
-        if probe.stat().st_ctime_ns > max(
-            path.lstat().st_ctime_ns for path in folder.rglob("*") if path != probe
-        ):
-            break
-
+    probe.touch()
     return WorkingFolder(folder, patterns, uploaded, probe.stat().st_ctime_ns - 1)
 
 

@@ -162,7 +162,6 @@ def test_a_slow_network_is_a_warning_with_a_reason(
 
 @pytest.mark.parametrize("name", ["digits", "gpt"])
 def test_model_and_loss_are_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
     expected = train(begin(small_task(name), task_flags(name), one_process()))
     torch._dynamo.reset()
     counter = GraphCounter(differentiate=name == "digits")

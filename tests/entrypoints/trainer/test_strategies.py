@@ -76,7 +76,6 @@ def curve_by_hand(name: str) -> list[float]:
 
 @pytest.mark.parametrize("name", ["digits", "gpt", PADDED])
 def test_micro_batches_have_the_losses_of_a_loop_written_by_hand(name: str) -> None:
-    torch.set_num_threads(1)
     expected = curve_by_hand(name)
     for accumulate in ("1", "8"):
         flags = [*task_flags(name), "--accumulate", accumulate]
@@ -95,7 +94,6 @@ def test_micro_batches_have_the_losses_of_a_loop_written_by_hand(name: str) -> N
 )
 def test_losses_are_the_same_when_one_process_uses_several_devices(name: str, flags: str) -> None:
     """Here all devices are the CPU: values are checked, not placement."""
-    torch.set_num_threads(1)
     clip = ["--clip-norm", "0.5"] if "--clip-norm" in flags else []
     spread = train(begin(small_task(name), [*task_flags(name), *flags.split()], one_process()))
     expected = train(begin(small_task(name), [*task_flags(name), *clip], one_process()))
