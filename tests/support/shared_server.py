@@ -23,7 +23,7 @@ LISTENER = 3
 """Descriptor on which a program accepts connections."""
 READY = b"+"
 ATTEMPTS = 3
-START_SECONDS = 120
+START_SECONDS = 300
 """Maximum time of the imports of a program."""
 
 
