@@ -23,7 +23,6 @@ from cloudtrain.cli.output import (
 )
 from cloudtrain.cli.terminal import indented, one_line, redraw_lines
 from cloudtrain.providers import get_provider
-from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.journal import RunEnded
 from cloudtrain.sweeps.logs import FailedTrials, SweepLogs, failed_trials
 from cloudtrain.sweeps.planning import SweepPlan
@@ -59,7 +58,7 @@ def overview(plan: SweepPlan) -> str:
             f"  {'space' if not at else '     '}       {one_line(f'{key}: {dimension.text()}')}"
             for at, (key, dimension) in enumerate(definition.space.items())
         ),
-        f"  stopping    {_stopping(definition)}",
+        f"  stopping    {_stopping(plan) or 'none: every trial trains to its end'}",
         f"  cost        {_cost(plan)}",
     ]
     if definition.budget.seconds:
@@ -89,9 +88,12 @@ def _earlier(plan: SweepPlan) -> str:
     return f", from {count(len(earlier), 'result')} of {sweep.learn_from}"
 
 
-def _stopping(definition: Definition) -> str:
+def _stopping(plan: SweepPlan) -> str:
+    definition = plan.definition
+    if definition.engine == "native":
+        return get_provider(plan.job.target.provider).native_sweeps().stopping(plan.job)
     if not definition.rungs:
-        return "none: every trial trains to its end"
+        return ""
 
     shown = ", ".join(map(str, definition.rungs[:5])) + (", …" if len(definition.rungs) > 5 else "")
     how = "from its checkpoints" if definition.promotes else "and the others end"

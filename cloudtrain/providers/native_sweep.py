@@ -96,6 +96,10 @@ class NativeSweeps(Protocol):
         """Name the service's method of choosing values: `SageMaker's Bayesian strategy`."""
         ...
 
+    def stopping(self, plan: Plan) -> str:
+        """Say what ends bad trials early; empty for nothing."""
+        ...
+
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """Return the service's request, with the job document that all trials share."""
         ...

@@ -311,7 +311,10 @@ def _range(limits: Sequence[Any], *, whole: bool, log: bool) -> tuple[float, flo
     if low == high:
         raise FieldError(f"has only one value, {kind_of(low)}", "set it under args instead")
     if log and low <= 0:
-        raise FieldError(f"the lower bound must be above 0 for a log scale, got {kind_of(low)}")
+        raise FieldError(
+            f"the lower bound must be above 0 for a log scale, got {kind_of(low)}",
+            "write the values themselves, not their logarithms",
+        )
 
     return low, high
 

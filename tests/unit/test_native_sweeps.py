@@ -245,6 +245,8 @@ def test_a_dimension_is_the_expression_with_the_same_values(case: str) -> None:
 # A `sweep` section as a SageMaker tuning job: what it cannot express is refused at its line, and
 # money is held.
 
+RANGES = "ParameterRanges: {ContinuousParameterRanges: [%s]}"
+OWN_RANGE = f"aws={{sweep_request: {{HyperParameterTuningJobConfig: {{{RANGES}}}}}}}"
 REFUSED_BY_AWS = {
     "SageMaker's own name": (['sweep.space={"_tuning_x": [1, 2]}'], "_tuning_x", "as SageMaker's own"),
     "another sampler": (["sweep.sampler=tpe"], "sweep.sampler", "does not have the sampler tpe"),
@@ -282,6 +284,8 @@ REFUSED_BY_AWS = {
         ["aws={sweep_request: {TrainingJobDefinition: {RoleArn: x}}}"],
         "aws.sweep_request.TrainingJobDefinition.RoleArn", "cloudtrain sets",
     ),
+    "the bound of a range": ([OWN_RANGE % "{Name: lr, MinValue: '0'}"], "MinValue", "cloudtrain sets"),
+    "a range of no setting": ([OWN_RANGE % "{Name: momentum, ScalingType: Auto}"], "Ranges[0]", "MinValue"),
     "an unknown member": (
         ["aws={sweep_request: {WarmStart: {}}}"], "aws.sweep_request.WarmStart", "WarmStartConfig",
     ),
@@ -315,23 +319,20 @@ def test_what_a_cloud_cannot_express_is_refused_at_its_line(cloud: str, case: st
     ), issues
 
 
-@pytest.mark.parametrize(
-    ("cloud", "members", "place"),
-    [
-        (
-            "aws",
-            "HyperParameterTuningJobConfig: {TrainingJobEarlyStoppingType: Auto}",
-            "HyperParameterTuningJobConfig TrainingJobEarlyStoppingType",
-        ),
-        (
-            "aws",
-            "WarmStartConfig: {WarmStartType: TransferLearning, ParentHyperParameterTuningJobs:"
-            " [{HyperParameterTuningJobName: digits-1}]}",
-            "WarmStartConfig WarmStartType",
-        ),
-        ("azure", "sampling_algorithm: {rule: sobol, logbase: 2}", "sampling_algorithm rule"),
-    ],
-)
+_CONFIG = "HyperParameterTuningJobConfig"
+_PARENT = "ParentHyperParameterTuningJobs: [{HyperParameterTuningJobName: digits-1}]"
+MEMBERS = (
+    ("aws", f"{_CONFIG}: {{TrainingJobEarlyStoppingType: Auto}}", f"{_CONFIG} TrainingJobEarlyStoppingType"),
+    ("aws", f"WarmStartConfig: {{WarmStartType: TransferLearning, {_PARENT}}}", "WarmStartConfig WarmStartType"),
+    (
+        "aws", f"{_CONFIG}: {{{RANGES % '{Name: lr, ScalingType: Auto}'}}}",
+        f"{_CONFIG} ParameterRanges ContinuousParameterRanges 0 ScalingType",
+    ),
+    ("azure", "sampling_algorithm: {rule: sobol, logbase: 2}", "sampling_algorithm rule"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("cloud", "members", "place"), MEMBERS)
 def test_members_of_the_service_s_own_sweep_reach_it(cloud: str, members: str, place: str) -> None:
     section = f"{cloud}={{sweep_request: {{{members}}}}}"
     text = changed(section, "sweep.engine=native", "sweep.method=random")
@@ -341,7 +342,7 @@ def test_members_of_the_service_s_own_sweep_reach_it(cloud: str, members: str, p
 
     value: Any = sweeps.render(plan).document
     for name in place.split():
-        value = value[name]
+        value = value[int(name) if isinstance(value, list) else name]
     assert value in ("Auto", "TransferLearning", "sobol")
 
 

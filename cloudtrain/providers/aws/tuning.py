@@ -73,6 +73,15 @@ class SageMakerTuning:
         """Name SageMaker's strategy."""
         return f"SageMaker's {STRATEGIES[sweep_of(plan).method]} strategy"
 
+    def stopping(self, plan: Plan) -> str:
+        """Say if Hyperband or the early stopping of the request ends bad trials early."""
+        config = tuning_body(plan)["HyperParameterTuningJobConfig"]
+        if config["Strategy"] == "Hyperband":
+            return "SageMaker's Hyperband ends bad trials early"
+        if config.get("TrainingJobEarlyStoppingType") == "Auto":
+            return "SageMaker ends bad trials early"
+        return ""
+
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """Return the body of CreateHyperParameterTuningJob, and the trials' job document."""
         return Request(provider="aws", document=tuning_body(plan, image), job=tuning_document(plan))

@@ -46,18 +46,12 @@ SWEEP_TAG = f"{TAG_PREFIX}sweep"
 STRATEGIES = {"grid": "Grid", "random": "Random", "bayesian": "Bayesian", "asha": "Hyperband"}
 
 _CONFIG = "HyperParameterTuningJobConfig"
+_RANGES = f"{_CONFIG}.ParameterRanges"
 
 _DEFINED = (
-    *(
-        "RoleArn",
-        "InputDataConfig",
-        "OutputDataConfig",
-        "ResourceConfig",
-        "StoppingCondition",
-        "Environment",
-    ),
-    *("EnableManagedSpotTraining", "RetryStrategy", "VpcConfig", "EnableNetworkIsolation"),
-    "EnableInterContainerTrafficEncryption",
+    *("RoleArn", "InputDataConfig", "OutputDataConfig", "ResourceConfig", "StoppingCondition"),
+    *("Environment", "EnableManagedSpotTraining", "RetryStrategy", "VpcConfig"),
+    *("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption"),
 )
 """Members of CreateTrainingJob that HyperParameterTrainingJobDefinition has, too."""
 
@@ -66,7 +60,6 @@ _TAKEN = (*_DEFINED, "AlgorithmSpecification.MetricDefinitions", "Tags")
 
 _FIELDS: Mapping[str, Keys] = {
     "HyperParameterTuningJobObjective": ("sweep", "objective", "metric"),
-    "ParameterRanges": ("sweep", "space"),
     "RandomSeed": ("sweep", "seed"),
     "ResourceLimits": ("sweep", "trials"),
     "Strategy": ("sweep", "method"),
@@ -78,9 +71,10 @@ _FIELDS: Mapping[str, Keys] = {
 SWEEP_FORM = RequestForm(
     section="aws",
     field="sweep_request",
-    list_keys={},
+    list_keys={f"{_RANGES}.{kind}ParameterRanges": "Name" for kind in ("Continuous", "Integer")},
     reserved={
         **{f"{_CONFIG}.{name}": f"use {dotted(field)}" for name, field in _FIELDS.items()},
+        **dict.fromkeys((f"{_RANGES}.*.*.MinValue", f"{_RANGES}.*.*.MaxValue"), "use sweep.space"),
         f"{_CONFIG}.ResourceLimits": "use sweep.trials, sweep.parallel and sweep.budget",
         "HyperParameterTuningJobName": "use name, or --run-id",
         "TrainingJobDefinition*": "use aws.request",
@@ -397,4 +391,6 @@ def _path_of(plan: Plan, path: Keys) -> Keys:
     if path[:1] != (_CONFIG,):
         return spec_path(plan, path)
 
+    if path[1:2] == ("ParameterRanges",):
+        return ("sweep", "space")
     return _FIELDS.get(dotted(path[1:3])) or _FIELDS.get(dotted(path[1:2]), ("sweep",))

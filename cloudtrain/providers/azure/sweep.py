@@ -13,7 +13,7 @@ from cloudtrain.planning.launch import Request
 from cloudtrain.planning.tuned import named_texts, parameters_of
 from cloudtrain.providers.azure.config import client_of_run, config_of, request_of
 from cloudtrain.providers.azure.discover import adopted_run
-from cloudtrain.providers.azure.request import EARLY_TERMINATION
+from cloudtrain.providers.azure.request import EARLY_TERMINATION, section_of
 from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.azure.status import ended_at, final_state, started_at, status_of
 from cloudtrain.providers.azure.stop import NOTICE_SECONDS, cancel
@@ -57,6 +57,11 @@ class AzureSweeps:
     def method(self, plan: Plan) -> str:
         """Name Azure ML's sampling algorithm."""
         return sampling_words(plan)
+
+    def stopping(self, plan: Plan) -> str:
+        """Say which policy ends bad trials early."""
+        policy = section_of(plan).early_termination
+        return f"Azure ML's policy {policy.type} ends bad trials early" if policy else ""
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """Return the document of a sweep job as plain JSON, and the job document of all trials."""
