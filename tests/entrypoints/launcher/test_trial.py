@@ -340,9 +340,10 @@ def test_a_first_node_that_ends_without_a_word_is_no_end_of_the_trial(
     monkeypatch.setattr(trial, "CONNECT_SECONDS", 0.05)
     heard: list[str] = []
     with socket.create_server((HERE, 0)) as server:
+        before = threading.enumerate()
         listen(HERE, server.getsockname()[1], lambda outcome, _: heard.append(outcome))
         connection, _ = server.accept()
-        (listening,) = (thread for thread in threading.enumerate() if thread.name == "first node")
+        (listening,) = {*threading.enumerate()} - {*before}
         connection.close()
 
     listening.join(HANG_SECONDS)
