@@ -220,7 +220,7 @@ def test_there_is_one_comment_per_job_and_provider(change: Path, existing: bool)
         if existing
         else ("POST", "repos/owner/name/issues/3/comments")
     )
-    called = (top / "called").read_text().split()
+    called = (top / "called").read_text().splitlines()
     assert called == [
         "api",
         "--silent",
