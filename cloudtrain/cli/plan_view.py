@@ -19,6 +19,8 @@ from cloudtrain.planning.launch import command_words, dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers.shared.paths import file_name
+from cloudtrain.runs.store import sweep_ids
+from cloudtrain.settings import data_folder
 from cloudtrain.spec.contradictions import (
     HIDDEN,
     hide_secrets,
@@ -345,6 +347,10 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
         new = {"request": request.document}
     else:
         from cloudtrain.submission.lookup import find_run
+
+        if against in sweep_ids(data_folder(data_dir)):
+            hint = "cloudtrain sweep --dry-run --json prints what a native sweep sends"
+            raise UsageError(f"{against} is a sweep, and plan compares one job", hint=hint)
 
         run = find_run(against, data_dir=data_dir)
         old = {"request": run.folder.document("request.json")}

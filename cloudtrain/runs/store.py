@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 SWEEPS = "sweeps"
 """Folder of all sweeps in a data folder."""
 
-_TRIAL = re.compile(r"(.+)-(?:t[0-9]{3,}(?:-[0-9]+)?|[0-9]{3,}-[0-9a-z]{8})")
-"""Second form: training jobs of SageMaker's tuning jobs."""
+_TRIAL = re.compile(r"(.+)(?:-t[0-9]{3,}(?:-[0-9]+)?|-[0-9]{3,}-[0-9a-z]{8}|_[0-9]+)")
+"""Second form: training jobs of SageMaker's tuning jobs. Third: children of Azure ML's sweep jobs."""
 
 
 def trial_run_id(sweep_id: str, trial: int, attempt: int) -> str:

@@ -29,7 +29,7 @@ from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder, new_run_id
 from cloudtrain.runs.history import History
 from cloudtrain.runs.record import PlanRecord, RunRecord, other_machines
-from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.store import RunStore, sweep_ids, sweep_of_run
 from cloudtrain.settings import STRICT, load_settings
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.sources import FILE
@@ -231,6 +231,11 @@ def plan_again(
     """
     record = RunRecord(run)
     if record.is_of_another_machine:
+        if sweep := sweep_of_run(run.run_id, sweep_ids(run.path.parents[1])):
+            raise UsageError(
+                f"{run.run_id} was started by the cloud's service for sweep {sweep}, not from here",
+                hint=f"cloudtrain submit, with its values from cloudtrain status {sweep} as args",
+            )
         hint = "cloudtrain submit, from the folder of the job"
         raise UsageError(
             f"run {run.run_id} was started on another machine, which has its source", hint=hint

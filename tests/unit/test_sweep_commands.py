@@ -228,6 +228,30 @@ def test_a_beginning_that_another_run_has_too_means_no_sweep(tmp_path: Path) -> 
     assert sweep_named("", tmp_path, []) == ""
     assert sweep_of_run("digits-k2x9-t001-2", ["digits-k2x9"]) == "digits-k2x9"
     assert sweep_of_run("digits-k2x9-t1", ["digits-k2x9"]) == ""
+    assert sweep_of_run("digits-k2x9-001-f1bffb27", ["digits-k2x9"]) == "digits-k2x9"
+    assert sweep_of_run("digits-k2x9_12", ["digits-k2x9"]) == "digits-k2x9"
+
+
+@pytest.mark.parametrize("name", ["digits-k2x9-001-f1bffb27", "digits-k2x9_0"])
+def test_a_trial_that_a_cloud_started_is_not_run_again(
+    name: str, sweep: SweepFolder, tmp_path: Path
+) -> None:
+    plan = {"provider": "local", "spec": {"name": "digits"}, "adopted": 100.0}
+    folder = RunStore(tmp_path / "data").create(name, {"plan.json": json.dumps(plan)})
+    write_events(
+        folder, {**BORN, "time": 100.0}, {"type": "ended", "time": 110.0, "state": "succeeded"}
+    )
+    refused = call("rerun", name)
+    assert refused.code == 2
+    assert "by the cloud's service for sweep digits-k2x9" in refused.err
+    assert len(call("list").out.splitlines()) == 2  # the sweep is one line
+
+
+def test_a_plan_is_not_compared_with_a_sweep(sweep: SweepFolder) -> None:
+    Path("job").mkdir()
+    Path("job", "train.py").write_text("")
+    refused = call("plan", "job/train.py", "--diff", "digits-k2x9")
+    assert "digits-k2x9 is a sweep, and plan compares one job" in refused.err
 
 
 # `cloudtrain diagnose` of a sweep: its failed trials by cause.
