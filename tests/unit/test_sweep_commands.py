@@ -247,10 +247,13 @@ def test_a_trial_that_a_cloud_started_is_not_run_again(
     assert len(call("list").out.splitlines()) == 2  # the sweep is one line
 
 
-def test_a_plan_is_not_compared_with_a_sweep(sweep: SweepFolder) -> None:
-    Path("job").mkdir()
-    Path("job", "train.py").write_text("")
-    refused = call("plan", "job/train.py", "--diff", "digits-k2x9")
+def test_a_plan_is_not_compared_with_a_sweep(
+    sweep: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job").mkdir()
+    monkeypatch.chdir(tmp_path / "job")  # the data folder is not part of the source
+    Path("train.py").write_text("")
+    refused = call("plan", "train.py", "--diff", "digits-k2x9")
     assert "digits-k2x9 is a sweep, and plan compares one job" in refused.err
 
 
