@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
@@ -186,7 +187,7 @@ def test_json_among_the_arguments_of_a_program_is_not_for_us(place: Path) -> Non
 def test_next_commands_repeat_the_data_folder(place: Path) -> None:
     folder = str(place.parent / "data")
     result = call("--data-dir", folder, "status", "digits-aaaa")
-    assert f"logs        cloudtrain --data-dir {folder} logs digits-aaaa" in result.out
+    assert f"logs        cloudtrain --data-dir {quote(folder)} logs digits-aaaa" in result.out
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_a_file_system_is_mounted_by_sagemaker_and_a_folder_in_a_rehearsal(tmp_p
 
 KEPT = """
 launcher: none
-entrypoint: [sh, -c, "echo a > ${{outputs.images}}/a; test $CLOUDTRAIN_PLATFORM = plain || echo b > outputs/b"]
+entrypoint: [sh, -c, "echo a > '${{outputs.images}}/a'; test $CLOUDTRAIN_PLATFORM = plain || echo b > outputs/b"]
 azure: {request: {outputs: {images: {type: uri_folder}}}}
 """
 
