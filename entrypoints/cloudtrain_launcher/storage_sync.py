@@ -12,12 +12,15 @@ import os
 import shutil
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 POLL_SECONDS = 1.0
+UPLOAD_NANOSECONDS = 10 * 10**9
+"""Maximum time until storage, after a file is closed, dates its copy; a later change is a peer's."""
 
 UNFINISHED_SUFFIXES = (".partial", ".restoring")
 """Suffixes of unfinished files and folders."""
@@ -64,8 +67,8 @@ class StorageSync:
     """Thread that copies a node's folders to storage.
 
     `synced_dirs`: local folder -> folder in storage. A file is copied once two polls find it
-    unchanged, in the order of writing. A file deleted locally is deleted in storage, if this node
-    copied it. A symbolic link becomes a small file with its target.
+    unchanged, in the order of writing. A file deleted locally, also for a peer, is deleted in
+    storage if this node copied it. A symbolic link becomes a small file with its target.
 
     `linked_dirs`: local folder -> local folder that another program uploads. A file becomes a hard
     link there at once. `journal`: the file named `JOURNAL_NAME`.
@@ -89,6 +92,8 @@ class StorageSync:
         self._journal_bytes_read = 0
         self._synced: dict[Path, FileState] = {}
         """State in storage of this node's own files."""
+        self._copies: dict[Path, FileState] = {}
+        """File that this node has stored -> size of its copy in storage, and latest change."""
         self._last_poll: dict[Path, FileState] = {}
         self._deleted: set[Path] = set()
         """Files that the last poll found deleted."""
@@ -181,6 +186,8 @@ class StorageSync:
             _hard_link(file.path, file.copy)
         else:
             _store(file.path, file.folder, file.copy)
+            latest = time.time_ns() + UPLOAD_NANOSECONDS
+            self._copies[file.path] = FileState(file.state.size, latest)
 
     def _delete_in_storage(
         self, files: dict[Path, FileState], *, everything: bool, failed: bool
@@ -193,6 +200,7 @@ class StorageSync:
 
         for path in [path for path in due if path in self._synced]:
             del self._synced[path]
+            self._copies.pop(path, None)
             for local, storage in self._pairs:
                 if local in path.parents:
                     _delete(storage, path.relative_to(local))
@@ -224,7 +232,7 @@ class StorageSync:
         )
 
     def _read_journal(self) -> None:
-        """Read the journal: peers themselves copy and delete their own files in storage."""
+        """Read the journal: each node copies its own files to storage, and deletes them there."""
         if self._journal is None or not self._journal.exists():
             return
 
@@ -235,11 +243,24 @@ class StorageSync:
         lines = content[: content.rfind(b"\n") + 1]
         self._journal_bytes_read += len(lines)
 
-        for path, entry in map(json.loads, lines.splitlines()):
-            if entry is None:
-                self._synced.pop(Path(path), None)
-            else:
-                self._synced[Path(path)] = FileState(entry[0], entry[1])
+        for name, entry in map(json.loads, lines.splitlines()):
+            path = Path(name)
+            if entry is not None:
+                self._synced[path] = FileState(entry[0], entry[1])
+                self._copies.pop(path, None)
+            elif not self._is_own(path):
+                self._synced.pop(path, None)
+
+    def _is_own(self, path: Path) -> bool:
+        """Return whether the copy in storage is still the one that this node has stored."""
+        stored = self._copies.get(path)
+        for local, storage in self._pairs:
+            with suppress(OSError):
+                if stored and local in path.parents:
+                    info = (storage / path.relative_to(local)).stat()
+                    return info.st_size == stored.size and info.st_mtime_ns <= stored.modified
+
+        return False
 
     def _files(self) -> Iterator[_LocalFile]:
         """Return all finished files and links of the synchronised folders."""

@@ -5,9 +5,12 @@ Files are copied whole and in order, and restoring never overwrites existing one
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -180,28 +183,54 @@ def test_a_link_to_storage_can_be_moved_and_deleted_as_a_file(local: Path, stora
     assert not (local / "before" / "moved").is_symlink()
 
 
-def test_files_that_came_from_peers_or_were_deleted_by_them_are_left_to_them(
+def test_files_that_came_from_peers_are_left_to_them(
     local: Path, storage: Path, tmp_path: Path
 ) -> None:
     journal = tmp_path / "journal"
     sync = StorageSync({str(local): str(storage)}, print, journal=journal)
-    (local / "old").write_text("kept by this node")
-    assert sync.finish() == ""
     (local / "brought").write_text("by a peer")
     status = (local / "brought").stat()
     journal.write_text(
-        f'["{local / "brought"}", [{status.st_size}, {status.st_mtime_ns}, ""]]\n["{local / "old"}",'
-        ' null]\n["torn'
+        f'["{local / "brought"}", [{status.st_size}, {status.st_mtime_ns}, ""]]\n["torn'
     )
-    (local / "old").unlink()
     assert sync.finish() == ""
-    assert content(storage) == {"old": "kept by this node"}
+    assert content(storage) == {}
     (local / "brought").write_text("written here since")
     assert sync.finish() == ""
     assert content(storage)["brought"] == "written here since"
     (local / "brought").unlink()
     assert sync.finish() == ""
-    assert content(storage).keys() == {"old"}
+    assert content(storage) == {}
+
+
+def test_a_file_that_is_deleted_for_a_peer_is_deleted_in_storage_by_the_node_that_stored_it(
+    local: Path, storage: Path, tmp_path: Path
+) -> None:
+    """A folder that the first rank deletes has parts that only other nodes have stored."""
+    journal = tmp_path / "journal"
+    sync = StorageSync({str(local): str(storage)}, print, journal=journal)
+    for name in ("own", "replaced"):
+        (local / name).write_text("stored by this node")
+    assert sync.finish() == ""
+
+    (local / "brought").write_text("stored by a peer")
+    (storage / "brought").write_text("stored by a peer")
+    (storage / "replaced").write_text("stored by a peer!!!")
+    os.utime(storage / "replaced", (time.time() + 60,) * 2)
+    status = (local / "brought").stat()
+    lines: list[tuple[str, list[Any] | None]] = [
+        ("brought", [status.st_size, status.st_mtime_ns, ""]),
+        *((name, None) for name in ("own", "replaced", "brought")),
+    ]
+    journal.write_text("".join(f"{json.dumps([str(local / name), e])}\n" for name, e in lines))
+    for name in ("own", "replaced", "brought"):
+        (local / name).unlink()
+
+    assert sync.finish() == ""
+    assert content(storage) == {
+        "replaced": "stored by a peer!!!",
+        "brought": "stored by a peer",
+    }
 
 
 def test_a_file_that_the_platform_uploads_is_linked_while_it_is_written(
