@@ -188,7 +188,7 @@ def unused_issues(plan: Plan, *fields: str) -> Iterator[Issue]:
 
     for field in fields:
         if getattr(getattr(plan.spec, provider, None), field, None):
-            hint = "the engines of cloudtrain's own are set in sweep alone"
+            hint = "the other engines read the section sweep alone"
             yield Issue((provider, field), "needs sweep.engine: native", hint)
 
 

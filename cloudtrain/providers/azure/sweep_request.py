@@ -18,11 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import Issue, warning
 from cloudtrain.planning.launch import TAG_PREFIX, JobDocument, Request
 from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.request_overrides import (
-    RequestForm,
-    merge_request,
-    spec_overrides,
-)
+from cloudtrain.planning.request_overrides import RequestForm, merge_request, spec_overrides
 from cloudtrain.planning.tuned import (
     argument_of,
     is_rehearsed_trial,
@@ -241,13 +237,9 @@ def _job(plan: Plan) -> Iterator[Issue]:
     if section_of(plan).services:
         message = "the trials of a sweep job cannot have services"
         yield Issue(("azure", "services"), message, f"leave it out, or {PORTABLE}")
+    shared = (*OF_TRIAL, *OF_SWEEP, *OPTIONAL, "tags")
     for item in spec_overrides(plan.spec, "azure"):
-        if item.keys[1] == FORM.field and item.names[0] not in (
-            *OF_TRIAL,
-            *OF_SWEEP,
-            *OPTIONAL,
-            "tags",
-        ):
+        if item.keys[1] == FORM.field and item.names[0] not in shared:
             message = f"a sweep job and its trials have no {item.names[0]}"
             yield Issue(item.keys, message, f"leave it out, or {PORTABLE}")
 
