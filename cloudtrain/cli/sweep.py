@@ -154,6 +154,7 @@ def start_command(
         sweep_id=sweep_id,
         data_dir=folder,
         progress=bar,
+        preview=dry_run and not as_json,  # placeholders are for people only
     )
     issues = [*preflight(as_checked_here(plan.job), starting=not dry_run), *sweep_issues(plan.job)]
     raise_errors(issues)

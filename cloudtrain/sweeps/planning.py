@@ -68,11 +68,13 @@ def plan_sweep(
     sweep_id: str | None = None,
     data_dir: str | None = None,
     progress: Progress | None = None,
+    preview: bool = False,
 ) -> SweepPlan:
     """Plan a sweep without starting anything.
 
-    Share a budget in money equally among the trials if the job limits neither cost nor time. Raise
-    UsageError for a job without `sweep`, SpecError as for any plan.
+    Share a budget in money equally among the trials if the job limits neither cost nor time.
+    `preview`: show placeholders for missing settings of the account. Raise UsageError for a job
+    without `sweep`, SpecError as for any plan.
     """
     sweep = job.spec.sweep
     if sweep is None:
@@ -89,6 +91,7 @@ def plan_sweep(
         run_id=sweep_id,
         data_dir=data_dir,
         progress=progress,
+        preview=preview,
     )
     limits = job.spec.limits
     if (
@@ -102,7 +105,9 @@ def plan_sweep(
             override(job.document, [f"limits.max_cost={share}"]), job.folder
         )
         capped = Job(spec=spec, document=document, folder=job.folder)
-        job_plan = plan(capped, provider, as_=as_, run_id=sweep_id, data_dir=data_dir)
+        job_plan = plan(
+            capped, provider, as_=as_, run_id=sweep_id, data_dir=data_dir, preview=preview
+        )
 
     return planned(job_plan, sweep)
 

@@ -348,3 +348,15 @@ def test_a_dry_run_names_what_ends_trials_early(
     Path("job.yaml").write_text(changed("sweep.engine=native", *overrides))
     shown = call("sweep", "--dry-run", "--provider", cloud)
     assert f"  stopping    {EARLY[cloud, changes]}" in shown.err
+
+
+@pytest.mark.parametrize("cloud", ["aws", "azure"])
+def test_a_dry_run_has_placeholders_of_an_account_for_people_alone(
+    cloud: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(changed())
+    shown = call("sweep", "--dry-run", "--provider", cloud)
+    assert (shown.code, "shown as placeholders" in shown.err) == (0, True)
+    for words in (["--dry-run", "--json"], ["--yes"]):
+        assert call("sweep", *words, "--provider", cloud).code == 2
