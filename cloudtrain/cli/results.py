@@ -33,7 +33,6 @@ from cloudtrain.cli.output import (
 from cloudtrain.cli.report import format_cost
 from cloudtrain.cli.terminal import one_line, write_csv
 from cloudtrain.errors import UsageError
-from cloudtrain.pages import run_page, sweep_page
 from cloudtrain.runs.files import replace_text, storing
 from cloudtrain.runs.series import MetricPoint, Series, series_of
 from cloudtrain.runs.state import RunState
@@ -67,6 +66,8 @@ def report_command(
     sweep: the objective over trials, the curves of all trials with the rungs, and the importance
     of each setting. It also works before the end.
     """
+    from cloudtrain.pages import run_page, sweep_page  # with a library of templates
+
     target = chosen(run, folder)
     file = output_file(output, target.folder.path / f"{target.id}.html", force)
 

@@ -1,1 +1,1 @@
-"""Charts as SVG in standalone HTML pages. Pure text, no library."""
+"""A run or a sweep as one file of HTML, from the templates beside it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -14,33 +14,16 @@ from typing import Any
 from cloudtrain.diagnosis.failure import diagnose_run
 from cloudtrain.diagnosis.slowness import diagnose_slowness
 from cloudtrain.errors import StorageError
-from cloudtrain.pages.svg import (
-    HEIGHT,
-    WIDTH,
-    Point,
-    chart,
-    document,
-    element,
-    folded,
-    frame,
-    line,
-    picture,
-    pieces,
-    table,
-    words,
-    x_scale,
-    y_scale,
-)
-from cloudtrain.runs.forecast import limit_warning
+from cloudtrain.pages.chart import Axis, Chart, Point, curve, x_axis, y_axis
+from cloudtrain.pages.document import render
 from cloudtrain.runs.forecast import shown as shown_forecast
 from cloudtrain.runs.logs import LogReader
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState, SeenEvents, explain
 from cloudtrain.submission.compare import settings_of
 from cloudtrain.submission.run import Run
-from cloudtrain.units import format_duration, format_number
-from cloudtrain_launcher import events
-from cloudtrain_launcher.events import Event
+from cloudtrain.units import format_number
+from cloudtrain_launcher.events import Event, Metrics, Progress
 
 MAX_METRICS = 24
 """Maximum metrics with a chart; the table has all of them."""
@@ -52,52 +35,51 @@ MAX_LINE = 300
 MAX_TEXT = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """A run, with everything that its page needs."""
+@dataclass(slots=True)
+class Metric:
+    """Values of a metric over the steps, or over its reports if one of them has no step."""
 
-    run: Run
-    state: RunState
-    reports: Reports
-    end: float
-    """Unix timestamp; now, if the run has not ended."""
+    points: list[Point] = field(default_factory=list)
+    over: str = "step"
+
+    def add(self, step: float | None, value: float) -> None:
+        """Add a report."""
+        if step is None or not math.isfinite(step):
+            self.over = "report"
+            step = len(self.points) + 1.0
+
+        self.points.append((step, value))
+
+    def summary(self) -> tuple[float, float, float]:
+        """Return the last, the lowest and the highest value."""
+        values = [value for _, value in self.points]
+        numbers = [value for value in values if not math.isnan(value)] or values
+        return values[-1], min(numbers), max(numbers)
 
 
 @dataclass(slots=True)
 class Reports:
     """Numbers that a run has reported."""
 
-    metrics: dict[str, list[Point]] = field(default_factory=dict)
-    """By name: (step, value), or (number of the report, value) without steps."""
-    without_steps: set[str] = field(default_factory=set)
-    """Names of metrics that were reported without a step."""
+    metrics: dict[str, Metric] = field(default_factory=dict)
     throughput: list[Point] = field(default_factory=list)
     """(Unix timestamp, samples per second)."""
 
-    def add(self, event: Event) -> None:
-        """Add the numbers of an event, if it has any."""
-        if isinstance(event, events.Progress) and event.samples_per_s is not None and event.time:
-            self.throughput.append((event.time, event.samples_per_s))
-        if not isinstance(event, events.Metrics):
-            return
 
-        for name, value in event.values.items():
-            points = self.metrics.setdefault(name, [])
-            if event.step is None or not math.isfinite(event.step):
-                self.without_steps.add(name)
-                points.append((float(len(points) + 1), value))
-            else:
-                points.append((event.step, value))
-
-
-def reports_of(all_events: Iterable[Event]) -> Reports:
+def reports_of(events: Iterable[Event]) -> Reports:
     """Return the numbers in all events of a run. An event that was read twice counts once."""
     reports = Reports()
     seen = SeenEvents()
 
-    for event in all_events:
-        if event.seq is None or seen.add(event.node, event.rank, event.seq):
-            reports.add(event)
+    for event in events:
+        if event.seq is not None and not seen.add(event.node, event.rank, event.seq):
+            continue
+
+        if isinstance(event, Metrics):
+            for name, value in event.values.items():
+                reports.metrics.setdefault(name, Metric()).add(event.step, value)
+        elif isinstance(event, Progress) and event.samples_per_s is not None and event.time:
+            reports.throughput.append((event.time, event.samples_per_s))
 
     return reports
 
@@ -108,252 +90,132 @@ def page(run: Run, now: float) -> str:
     Raise StorageError if its folder cannot be read.
     """
     state = run.cached_status()
-    shown = _Shown(run, state, reports_of(run.folder.each_event()), state.ended or now)
+    end = state.ended or now
+    reports = reports_of(run.folder.each_event())
+    charts = list(metric_charts(reports.metrics))
+    charts += throughput_charts(reports.throughput, state, end)
 
-    return document(
-        run.id,
-        element("h1", words(run.id)),
-        element("p", words(headline(state, shown.end))),
-        *failure_parts(run, state),
-        *_results(shown),
-        *_settings(shown),
-        *_verdict(shown),
-        element("main", *_charts(shown)),
-        element("h2", words("More about the run")),
-        table(("", ""), _facts(shown), wraps=True),
-        *_documents(shown),
+    return render(
+        "run_page.html",
+        state=state,
+        end=end,
+        failure=failure_of(run, state) if state.state == "failed" else None,
+        metrics=reports.metrics,
+        max_metrics=MAX_METRICS,
+        settings={name: _plain(value) for name, value in settings_of(run).items()},
+        slowness=diagnose_slowness(run.folder, state),
+        charts=charts,
+        facts=facts_of(run, state, end),
+        documents=dict(documents_of(run)),
     )
 
 
-def headline(state: RunState, end: float) -> str:
-    """Return `succeeded in 14 s on local`, for example. `end`: when the run ended, or now."""
-    took = format_duration(state.seconds(end))
-    where = f"on {state.provider}" + (
-        f" as {state.contract}" if state.contract not in ("plain", "") else ""
-    )
-    size = (
-        f"{state.nodes} node{'s' * (state.nodes != 1)} x {state.processes}"
-        f" process{'es' * (state.processes != 1)}"
-    )
-    verb = {"succeeded": "succeeded in", "failed": "failed after", "stopped": "stopped after"}.get(
-        state.state
-    )
-    return f"{verb or f'{state.state} for'} {took}, {size} {where}"
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What explains a failed run."""
+
+    paragraphs: Sequence[str]
+    printed: Mapping[str, str]
+    """Traceback and last lines by their titles; an empty one is not shown."""
 
 
-def failure_parts(run: Run, state: RunState) -> list[str]:
-    """Return the markup that explains a failed run; nothing for another run."""
-    if state.state != "failed":
-        return []
+def failure_of(run: Run, state: RunState) -> Failure:
+    """Return what explains a failed run."""
     diagnosis = diagnose_run(run.folder, state)
-    explanation = explain(state)
-    paragraphs = [
-        explanation,
-        "" if diagnosis.cause in explanation or explanation in diagnosis.cause else diagnosis.cause,
-        *(f"{line.place}  {line.text}" for line in diagnosis.evidence),
-        f"What to do: {diagnosis.remedy}" if diagnosis.remedy else "",
-    ]
-    return [
-        element(
-            "div",
-            *(element("p", words(text[:MAX_TEXT])) for text in paragraphs if text),
-            *_preformatted("Traceback", _traceback(state)),
-            *_preformatted(f"The last {MAX_LINES} lines", last_lines(run, state)),
-            class_="failure",
-        )
-    ]
+    paragraphs = [explain(state)]
+    if diagnosis.cause not in paragraphs[0] and paragraphs[0] not in diagnosis.cause:
+        paragraphs.append(diagnosis.cause)
 
+    paragraphs += [f"{line.place}  {line.text}" for line in diagnosis.evidence]
+    if diagnosis.remedy:
+        paragraphs.append(f"What to do: {diagnosis.remedy}")
 
-def _traceback(state: RunState) -> str:
-    return (state.error.traceback or state.error.stack) if state.error else ""
-
-
-def last_lines(run: Run, state: RunState) -> str:
-    """Return the last lines that the failed rank printed, or all ranks if it printed nothing."""
-    rank = state.error.rank if state.error and state.error.rank >= 0 else None
-    return (_last_lines_of(run, rank) if rank is not None else "") or _last_lines_of(run, None)
-
-
-def _last_lines_of(run: Run, rank: int | None) -> str:
-    with suppress(StorageError):
-        printed = (line for line in LogReader(run.folder).read_backward() if not line.kind)
-        chosen = (line for line in printed if rank is None or line.rank == rank)
-        latest = [
-            f"[{line.source or f'node {line.node}'}] {line.text}"
-            for line in islice(chosen, MAX_LINES)
-        ]
-        return "\n".join(line[:MAX_LINE] for line in reversed(latest))
-
-    return ""
-
-
-def _preformatted(title: str, text: str) -> list[str]:
-    return [element("p", words(title), class_="note"), element("pre", words(text))] if text else []
-
-
-def _verdict(shown: _Shown) -> list[str]:
-    """Return where most of the time went, and what to change, if ranks reported step times."""
-    slowness = diagnose_slowness(shown.run.folder, shown.state)
-    if slowness.cause == "unknown":
-        return []
-    rows = [slowness.sentence]
-    if slowness.change:
-        rows.append(f"What to change: {slowness.change}")
-    return [element("div", *(element("p", words(text)) for text in rows), class_="verdict")]
-
-
-def _facts(shown: _Shown) -> list[list[str]]:
-    """Return more facts about the run, as rows of a name and a text."""
-    state = shown.state
-    facts = {
-        "job": state.name,
-        "submitted": _moment(state.created) if state.created else "",
-        "last seen": "" if state.has_ended else _moment(shown.end),
-        "machines": state.instance,
-        "image": state.image,
-        "restarts": str(state.restarts) if state.restarts else "",
-        "resumed from step": _plain(state.resumed.step) if state.resumed else "",
-        "checkpoint of step": _plain(state.checkpoint.step) if state.checkpoint else "",
-        "forecast": shown_forecast(forecast) if (forecast := shown.run.forecast()) else "",
-        "limit": (limit_warning(forecast) if forecast and not state.limit_too_low else ""),
-        "cost": _cost(state),
-        "weights sha256": (state.result.parameters_sha256 if state.result else "")[:16],
-        **_origin(shown.run),
-        "warnings": "; ".join(state.lasting_warnings),
-    }
-    return [[name, text] for name, text in facts.items() if text]
-
-
-def _origin(run: Run) -> dict[str, str]:
-    """Return commit, source and version of the run; nothing if its plan cannot be read."""
-    record = RunRecord(run.folder)
-    with suppress(StorageError):
-        commit = record.git_commit[:12]
-        digest = record.source_digest[:12]
-        return {"git commit": commit, "source sha256": digest, "cloudtrain": record.version}
-
-    return {}
-
-
-def _moment(when: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(when))
-
-
-def _cost(state: RunState) -> str:
-    if state.billing is None:
-        return ""
-    return (
-        "price unknown"
-        if state.billing.usd is None
-        else f"{state.billing.usd:.2f} USD at list price"
+    error = state.error
+    traceback = error.traceback or error.stack if error else ""
+    last_lines = last_lines_of(run, error.rank) if error and error.rank >= 0 else ""
+    return Failure(
+        [text[:MAX_TEXT] for text in paragraphs],
+        {
+            "Traceback": traceback,
+            f"The last {MAX_LINES} lines": last_lines or last_lines_of(run),
+        },
     )
 
 
-def _plain(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(_plain, value))
-    return format_number(value) if isinstance(value, float) else str(value)
+def last_lines_of(run: Run, rank: int | None = None) -> str:
+    """Return the last lines that a rank printed, or all ranks; empty if they cannot be read."""
+    latest: list[str] = []
+    with suppress(StorageError):
+        lines = LogReader(run.folder).read_backward()
+        printed = (line for line in lines if not line.kind and rank in (None, line.rank))
+        for line in islice(printed, MAX_LINES):
+            text = f"[{line.source or f'node {line.node}'}] {line.text}"
+            latest.append(text[:MAX_LINE])
+
+    return "\n".join(reversed(latest))
 
 
-def _charts(shown: _Shown) -> list[str]:
-    reports = shown.reports
-    drawn = []
-    for name, points in list(reports.metrics.items())[:MAX_METRICS]:
-        if len(points) > 1:  # a single value is among the results
-            x_name = "report" if name in reports.without_steps else "step"
-            drawing = metric_chart(name, points, x_name=x_name)
-            drawn.append((name, unseen_values(points), drawing))
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A chart with its title and a sentence."""
 
-    drawn.append(("Throughput", "", throughput_chart(shown)))
-    return [chart(name, note, drawing) for name, note, drawing in drawn if drawing or note]
+    title: str
+    note: str
+    chart: Chart | None
+    """None if no value is finite."""
 
 
-def _results(shown: _Shown) -> list[str]:
-    """Return a table of the last value and the range of every metric; a long one is folded."""
-    metrics = shown.reports.metrics
-    rows = [
-        [name, *(format_number(value) for value in (points[-1][1], *_range(points)))]
-        for name, points in metrics.items()
-    ]
-    if not rows:
-        return []
-    content = table(("metric", "last", "lowest", "highest"), rows)
-    if len(metrics) > MAX_METRICS:
-        title = f"All {len(metrics)} metrics; the first {MAX_METRICS} are drawn below"
-        return [folded(title, content)]
+def metric_charts(metrics: Mapping[str, Metric]) -> Iterator[Section]:
+    """Yield the charts of the first metrics; a single value is among the results only."""
+    for name, metric in islice(metrics.items(), MAX_METRICS):
+        if len(metric.points) < 2:
+            continue
 
-    return [element("h2", words("Results")), content]
-
-
-def _settings(shown: _Shown) -> list[str]:
-    """Return a table of the settings of the run."""
-    rows = [[name, _plain(value)] for name, value in settings_of(shown.run).items()]
-    return [element("h2", words("Settings")), table(("", ""), rows, wraps=True)] if rows else []
+        finite = [point for point in metric.points if math.isfinite(point[1])]
+        places = [at for at, _ in finite] or [0.0]
+        whole = all(at == int(at) for at in places)
+        x = x_axis(metric.over, min(places), max(places), counts=whole)
+        y = y_axis("", [value for _, value in finite])
+        drawn = Chart(
+            label=f"{name} over the {metric.over}",
+            x=x,
+            y=y,
+            curves=[curve(name, metric.points, x, y)],
+        )
+        yield Section(name, unseen_values(metric.points, y), drawn if finite else None)
 
 
-def _range(points: Sequence[Point]) -> tuple[float, float]:
-    numbers = [value for _, value in points if not math.isnan(value)] or [math.nan]
-    return min(numbers), max(numbers)
-
-
-def _documents(shown: _Shown) -> list[str]:
-    """Return spec, request and plan as stored, folded."""
-    documents = []
-    for name in DOCUMENTS:
-        with suppress(StorageError, OSError):
-            if name.endswith(".json"):
-                text = json.dumps(shown.run.folder.document(name), indent=2, ensure_ascii=False)
-            else:
-                text = shown.run.folder.text(name)
-
-            if len(text) > MAX_DOCUMENT_CHARACTERS:
-                excess = len(text) - MAX_DOCUMENT_CHARACTERS
-                text = f"{text[:MAX_DOCUMENT_CHARACTERS]}\n… and {excess} more characters"
-
-            documents.append(folded(name, element("pre", words(text))))
-
-    return documents
-
-
-Curves = Sequence[tuple[str, Sequence[Point]]]
-"""Points of each curve, with the name that its tooltip shows."""
-
-
-def metric_chart(name: str, points: Sequence[Point], *, x_name: str = "step") -> str:
-    """Draw one metric over the steps, or over its reports."""
-    return _chart("", [(name, points)], x_name, label=name)
-
-
-def unseen_values(points: Sequence[Point]) -> str:
+def unseen_values(points: Sequence[Point], y: Axis) -> str:
     """Describe the values that a chart cannot show: infinite ones, and those outside of it."""
     finite = [value for _, value in points if math.isfinite(value)]
-    y = y_scale(finite)
     beyond = [value for value in finite if not y.low <= value <= y.high]
     sentences = []
     if len(finite) < len(points):
-        sentences.append(
-            f"{len(points) - len(finite)} of {len(points)} values are NaN or infinite."
-        )
-
+        infinite = len(points) - len(finite)
+        sentences.append(f"{infinite} of {len(points)} values are NaN or infinite.")
     if beyond:
         sentences.append(f"{len(beyond)} values lie outside of the chart.")
+
     return " ".join(sentences)
 
 
-def throughput_chart(shown: _Shown) -> str:
-    """Draw samples per second over the time since the run was submitted, from zero."""
-    begin = shown.state.created
-    longest = shown.end - begin
-    unit, size = time_unit(longest)
-    points = [((time - begin) / size, rate) for time, rate in shown.reports.throughput]
-    return _chart(
-        "samples per second",
-        [(shown.run.id, points)],
-        f"time since it was submitted ({unit})",
-        reach=((0.0, longest / size), (0.0,)),
+def throughput_charts(
+    throughput: Sequence[Point], state: RunState, end: float
+) -> Iterator[Section]:
+    """Yield the chart of samples per second since the run was submitted, if it reported any."""
+    if not any(math.isfinite(rate) for _, rate in throughput):
+        return
+
+    duration = end - state.created
+    unit, size = time_unit(duration)
+    points = [((when - state.created) / size, rate) for when, rate in throughput]
+    places = [0.0, duration / size, *(at for at, _ in points)]
+    x = x_axis(f"time since it was submitted ({unit})", min(places), max(places), counts=False)
+    y = y_axis("samples per second", [rate for _, rate in points], from_zero=True)
+    drawn = Chart(
+        label=f"{y.name} over the {x.name}", x=x, y=y, curves=[curve(state.run_id, points, x, y)]
     )
+    yield Section("Throughput", "", drawn)
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
@@ -365,32 +227,64 @@ def time_unit(seconds: float) -> tuple[str, float]:
     return "s", 1.0
 
 
-def _chart(
-    name: str,
-    curves: Curves,
-    x_name: str,
-    label: str = "",
-    reach: tuple[Sequence[float], Sequence[float]] = ((), ()),
-) -> str:
-    """Draw curves, or return nothing if no point is finite.
+def facts_of(run: Run, state: RunState, end: float) -> dict[str, str]:
+    """Return more facts about the run by name; an empty one is not shown."""
+    forecast = run.forecast()
+    facts = {
+        "job": state.name,
+        "submitted": _moment(state.created) if state.created else "",
+        "last seen": "" if state.has_ended else _moment(end),
+        "machines": state.instance,
+        "image": state.image,
+        "restarts": str(state.restarts or ""),
+        "resumed from step": _plain(state.resumed.step) if state.resumed else "",
+        "checkpoint of step": _plain(state.checkpoint.step) if state.checkpoint else "",
+        "forecast": shown_forecast(forecast) if forecast else "",
+        "cost": cost_of(state),
+        "weights sha256": (state.result.parameters_sha256 if state.result else "")[:16],
+    }
+    with suppress(StorageError):
+        record = RunRecord(run.folder)
+        facts["git commit"] = record.git_commit[:12]
+        facts["source sha256"] = record.source_digest[:12]
+        facts["cloudtrain"] = record.version
 
-    `name` is shown above the axis; without it `label` is the accessible name. `reach`: values that
-    the horizontal and the vertical axis always include.
-    """
-    everything = [point for _, points in curves for point in points if math.isfinite(point[1])]
-    if not everything:
+    facts["warnings"] = "; ".join(state.lasting_warnings)
+    return facts
+
+
+def cost_of(state: RunState) -> str:
+    """Return the bill of a run; empty if there is none."""
+    if state.billing is None:
         return ""
-    across = [*(at for at, _ in everything), *reach[0]]
-    x = x_scale(min(across), max(across))
-    y = y_scale(*([value for _, value in points] for _, points in curves), ends=reach[1])
-    whole = all(at == int(at) for at, _ in everything)
-    parts = [
-        frame(
-            x, y, x_name, name, [tick for tick in x.ticks() if tick == int(tick)] if whole else None
-        )
-    ]
-    for title, points in curves:
-        for piece in pieces(points):
-            drawn = [(x.at(at), y.at(value)) for at, value in (*piece, piece[-1])]
-            parts.append(line(drawn, "curve best" if len(piece) > 1 else "curve best alone", title))
-    return picture(WIDTH, HEIGHT, f"{name or label} over the {x_name}", *parts)
+    if state.billing.usd is None:
+        return "price unknown"
+    return f"{state.billing.usd:.2f} USD at list price"
+
+
+def documents_of(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield name and text of spec, request and plan as stored."""
+    for name in DOCUMENTS:
+        with suppress(StorageError, OSError):
+            if name.endswith(".json"):
+                text = json.dumps(run.folder.document(name), indent=2, ensure_ascii=False)
+            else:
+                text = run.folder.text(name)
+
+            excess = len(text) - MAX_DOCUMENT_CHARACTERS
+            if excess > 0:
+                text = f"{text[:MAX_DOCUMENT_CHARACTERS]}\n… and {excess} more characters"
+
+            yield name, text
+
+
+def _moment(when: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(when))
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_plain, value))
+    return format_number(value) if isinstance(value, float) else str(value)

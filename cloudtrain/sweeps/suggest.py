@@ -302,7 +302,7 @@ def importance(state: SweepState) -> Importance:
     """
     samples, values = _samples(state)
     if len(samples) < MIN_TRIALS or len({value for _, value in samples}) < 2:
-        return Importance({}, f"too few trials with different values ({len(samples)})")
+        return Importance({}, f"Too few trials with different values ({len(samples)})")
     if find_spec("optuna") is None or find_spec("sklearn") is None:
         return Importance({}, f"fANOVA needs Optuna and scikit-learn: {INSTALL} scikit-learn")
 

@@ -149,6 +149,7 @@ def test_the_wheel_carries_what_travels_with_a_job_inside_the_package(wheel: Pat
     }
     assert "cloudtrain/catalog/aws.csv" in names
     assert "cloudtrain/cli/starter/job.yaml" in names
+    assert "cloudtrain/pages/templates/run_page.html" in names
 
 
 def test_an_installed_wheel_finds_its_payload_without_the_checkout(

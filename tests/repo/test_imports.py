@@ -14,7 +14,7 @@ from tests.support.waiting import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 SDKS = {"boto3", "botocore", "azure", "docker", "sagemaker"}
-HEAVY = {"pydantic", "yaml", "torch", "numpy", "pathspec", "tarfile", *SDKS}
+HEAVY = {"pydantic", "yaml", "jinja2", "torch", "numpy", "pathspec", "tarfile", *SDKS}
 
 
 def loaded_after(code: str, *path: str) -> set[str]:
@@ -81,7 +81,7 @@ assert cloudtrain.render(plan) == cloudtrain.render(plan)
 assert not [issue for issue in plan.issues if issue.is_error]
 assert set(started) == {{"git"}}, started
 """
-    assert not {"torch", "numpy", *SDKS} & loaded_after(code)
+    assert not {"torch", "numpy", "jinja2", *SDKS} & loaded_after(code)
 
 
 def test_the_launcher_needs_the_standard_library_only() -> None:
@@ -112,6 +112,13 @@ def test_looking_after_a_run_loads_neither_pydantic_nor_yaml() -> None:
     modules += ["aws.status", "azure.status", "azure.stop", "docker.emulator", "docker.node"]
     code = f"import cloudtrain.cli.run\n{of_providers(*modules)}"
     assert not {"pydantic", "yaml", *SDKS} & loaded_after(code)
+
+
+def test_only_writing_a_report_loads_templates() -> None:
+    modules = [path.stem for path in (ROOT / "cloudtrain/cli").glob("[!_]*.py")]
+    code = "import " + ", ".join(f"cloudtrain.cli.{module}" for module in modules)
+    assert "jinja2" not in loaded_after(code)
+    assert "jinja2" in loaded_after("import cloudtrain.pages.run_page")
 
 
 def test_showing_machines_loads_neither_pydantic_nor_yaml_nor_an_http_client() -> None:

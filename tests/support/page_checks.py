@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -231,6 +232,13 @@ def browser_fixture() -> Iterator[Browser]:
     """One browser for all tests of this process: it takes a second to start."""
     with open_browser() as browser:
         yield browser
+
+
+def parsed(html: str) -> ElementTree.Element:
+    """Return a page as a tree. Fail if it is not well-formed."""
+    first, _, remaining = html.partition("\n")
+    assert first == "<!DOCTYPE html>"
+    return ElementTree.fromstring(remaining)
 
 
 # Visual mistakes of a page, detected in a browser: texts that are pale, cut off, or overlap.

@@ -21,7 +21,7 @@ from cloudtrain.submission.run import Run
 from cloudtrain_launcher import events
 from cloudtrain_launcher.events import Event
 from tests.support.in_process import call
-from tests.support.page_checks import Browser, looks
+from tests.support.page_checks import Browser, looks, parsed
 from tests.support.samples import BORN, born, fold_json, write_events
 from tests.unit.test_terminal import EVIL
 
@@ -38,13 +38,11 @@ def began(run: str = "digits-1") -> events.Submitting:
 
 
 def training(end: events.Ended, metric: str = "val_accuracy", steps: int = 40) -> list[Event]:
-    """A run of two nodes: waiting, installing, training with evaluations, a restart, and its end."""
+    """A run of two nodes: training with evaluations, slow data, a restart, and its end."""
     history: list[Event] = [
         began(),
         events.Submitted(time=START + 2, ref={}),
-        events.Phase(time=START + 5, phase="launching machines", since=START + 4),
         *(events.NodeStarted(time=START + 60 + node, node=node) for node in (0, 1)),
-        events.Activity(time=START + 61, node=1, activity="installing"),
         *(events.RankStarted(time=START + 80, node=node, rank=node) for node in (0, 1)),
     ]
     for step in range(steps):
@@ -54,36 +52,18 @@ def training(end: events.Ended, metric: str = "val_accuracy", steps: int = 40) -
             events.Metrics(
                 time=time, rank=0, step=float(step), values={metric: 1 - 1 / (step + 2)}
             ),
-            events.Usage(time=time, node=step % 2, gpu_percent={"0": 90.0 - step, "1": 80.0}),
-            events.Activity(time=time + 5, rank=0, activity="evaluating"),
-            *(
-                events.StepTimes(
-                    time=time,
-                    rank=rank,
-                    node=rank,
-                    steps=10,
-                    step=10 * step,
-                    wall=10.0,
-                    data=6.0 + rank,
-                    compute=4.0 - rank,
-                )
-                for rank in (0, 1)
+            events.StepTimes(
+                time=time, rank=0, steps=10, step=10 * step, wall=10.0, data=6.0, compute=4.0
             ),
-            events.Activity(time=time + 7, rank=0, activity=""),
         ]
-    history.insert(
-        len(history) // 2,
-        events.Restarted(time=START + 90 + 5 * steps, attempt=1, why="rank 1 was killed"),
-    )
-    history.append(
-        events.Restarted(
-            time=START + 91 + 5 * steps, node=1, attempt=1, why=events.RESTART_ELSEWHERE
-        )
-    )
-    history.append(
-        events.Checkpoint(time=START + 85 + 10 * steps, rank=0, step=float(steps), path="/x")
-    )
-    return [*history, end]
+
+    late = START + 85 + 10 * steps
+    return [
+        *history,
+        events.Restarted(time=late, attempt=1, why="rank 1 was killed"),
+        events.Checkpoint(time=late, rank=0, step=float(steps), path="/x"),
+        end,
+    ]
 
 
 def run_of(root: Path, run: str, events: Sequence[Event], **documents: str) -> Run:
@@ -126,11 +106,34 @@ def test_a_failed_run_carries_its_traceback_and_its_last_lines(tmp_path: Path) -
     lines = [f"2026-11-21T02:04:34.447Z [rank 1] line {at}{HOSTILE}\n" for at in range(50)]
     (run.folder.path / "logs").mkdir(exist_ok=True)
     (run.folder.path / "logs/node-1.log").write_text("".join(lines))
-    text = page(run, START + 900)
-    assert 'File "a.py", line 3\nValueError' in text
-    assert "[rank 1] line 49" in text
-    assert "[rank 1] line 29" not in text
-    assert "<script" not in text
+    traceback, last_lines = [pre.text or "" for pre in parsed(page(run, START + 900)).iter("pre")]
+    assert traceback == 'File "a.py", line 3\nValueError'
+    shown = '<script>alert("1")</script> & [31mred'
+    assert last_lines.splitlines() == [f"[rank 1] line {at}{shown}" for at in range(30, 50)]
+
+
+def test_a_failed_run_says_why_and_what_to_do(tmp_path: Path) -> None:
+    root = parsed(page_of(tmp_path, training(FAILED)))
+    failure = root.find("body/div[@class='failure']")
+    assert failure is not None
+    paragraphs = [paragraph.text or "" for paragraph in failure.iter("p")]
+    assert paragraphs[0].startswith("rank 1 (node 1) CUDA out of memory")
+    assert paragraphs[1] == "the program asked for more memory than the GPU had left"
+    assert paragraphs[-1].startswith("What to do: make the batch smaller")
+
+
+def test_nothing_that_a_job_says_becomes_markup(tmp_path: Path) -> None:
+    history = training(FAILED, HOSTILE)
+    run = run_of(tmp_path, "digits-1", history, spec_yaml=HOSTILE, plan_json="{}")
+    root = parsed(page(run, START + 900))
+    assert "script" not in {element.tag for element in root.iter()}
+    shown = '<script>alert("1")</script> & [31mred'
+    assert root.findtext("body/main/section/h2") == shown
+    assert root.findtext("body/details/pre") == shown
+    drawing = root.find("body/main/section/div/svg")
+    assert drawing is not None
+    assert drawing.get("aria-label") == f"{shown} over the step"
+    assert drawing.findtext("path/title") == shown
 
 
 def test_values_that_are_not_finite_and_names_of_markup_do_no_harm(
@@ -165,19 +168,12 @@ def page_of(root: Path, events: Sequence[Event]) -> str:
     return page(run_of(root, "digits-1", events), START + 900)
 
 
-def drawn(text: str) -> list[list[tuple[float, float]]]:
-    """The corners of each curve of a page."""
-    paths = re.findall(r'd="M([^"]+)" class="curve', text)
-    return [
-        [(float(x), float(y)) for x, y in (corner.split() for corner in path.split("L"))]
-        for path in paths
-    ]
-
-
 def test_one_peak_among_many_points_is_drawn(tmp_path: Path) -> None:
-    (curve,) = drawn(page_of(tmp_path, metrics([*[1.0] * 5000, 5.0, *[1.0] * 5000])))
-    assert len({y for _, y in curve}) > 1
-    assert len(curve) < 400
+    root = parsed(page_of(tmp_path, metrics([*[1.0] * 5000, 5.0, *[1.0] * 5000])))
+    (curve,) = [path.get("d", "") for path in root.iter("path") if "curve" in path.get("class", "")]
+    heights = re.findall(r"[\d.]+ ([\d.]+) ", curve)
+    assert len(set(heights)) > 1
+    assert len(heights) < 400
 
 
 def test_the_command_names_its_file_and_writes_over_none(

@@ -1,0 +1,47 @@
+"""Documents of HTML from templates, in which every text of a job is escaped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from cloudtrain.units import format_duration, format_number
+
+TEMPLATES = Path(__file__).with_name("templates")
+
+
+def render(template: str, **values: object) -> str:
+    """Return a template as an HTML document, with these values in it."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        finalize=as_text,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"number": format_number, "duration": format_duration}
+
+    return environment.get_template(template).render(values)
+
+
+def as_text(value: object) -> str:
+    """Return a value as it stands in a document, before it is escaped.
+
+    A float is a position in a chart and has one digit. Characters that XML or HTML forbid are left
+    out of a text.
+    """
+    if isinstance(value, Markup):
+        return value
+    if isinstance(value, float):
+        return f"{value:.1f}".removesuffix(".0")
+
+    return "".join(sign for sign in str(value) if is_allowed(sign))
+
+
+def is_allowed(sign: str) -> bool:
+    """Return whether XML and HTML allow this character."""
+    return sign in "\t\n" or (sign >= " " and not "\ud800" <= sign <= "\udfff")
