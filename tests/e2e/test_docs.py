@@ -64,7 +64,7 @@ COLUMN_WIDTHS = """[...document.querySelectorAll('tspan')].map(span => {
 
 
 def test_every_character_of_the_picture_has_its_own_column(browser: Browser) -> None:
-    spans = browser.open(PICTURE).run(COLUMN_WIDTHS)
+    spans = browser.run(PICTURE, COLUMN_WIDTHS)
     assert spans
     for span in spans:
         assert len(span["widths"]) == span["columns"], span["text"]

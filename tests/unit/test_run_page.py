@@ -94,7 +94,7 @@ def test_a_page_is_readable_on_every_screen_and_asks_for_nothing(
     run = run_of(tmp_path, "digits-1", history, spec_yaml="name: digits\n", plan_json="{}")
     file = tmp_path / "page.html"
     file.write_text(page(run, START + 900))
-    assert looks(browser, file) == {}
+    assert looks(browser, file) == []
 
 
 def test_a_failed_run_carries_its_traceback_and_its_last_lines(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_values_that_are_not_finite_and_names_of_markup_do_no_harm(
     ]
     file = tmp_path / "page.html"
     file.write_text(page(run_of(tmp_path, "digits-1", history), START + 9))
-    assert looks(browser, file) == {}
+    assert looks(browser, file) == []
 
 
 def metrics(values: Sequence[float | None], **more: float) -> list[Event]:

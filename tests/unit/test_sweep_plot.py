@@ -217,7 +217,7 @@ def test_nothing_on_the_page_is_pale_cut_off_or_hidden(
     status = Sweep(folder).status()
     file = tmp_path / "page.html"
     file.write_text(page(status, importance(status)))
-    assert looks(browser, file) == {}
+    assert looks(browser, file) == []
 
 
 # Trials in files for other programs: a table, and a study that Optuna opens.
