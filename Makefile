@@ -98,6 +98,7 @@ gpu: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/python -m tests.repo.style
 
 types: $(VENV)/.dev
 	$(BIN)/mypy

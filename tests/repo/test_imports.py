@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -126,39 +124,3 @@ def test_showing_machines_loads_neither_pydantic_nor_yaml_nor_an_http_client() -
     assert not {"pydantic", "yaml", "http", "ssl", *SDKS} & loaded_after(
         f"import cloudtrain.cli.gpus, {modules}"
     )
-
-
-MAX_CHAIN = 12
-"""Maximum length of a chain of modules, each importing the next when it is itself imported."""
-
-
-def imported_modules(module: str, sources: dict[str, str]) -> set[str]:
-    """The modules of `sources` that a module imports when it is imported itself."""
-    imported = set()
-    for node in ast.parse(sources[module]).body:
-        if isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            imported |= {name if name in sources else str(node.module) for name in names}
-        elif isinstance(node, ast.Import):
-            imported |= {alias.name for alias in node.names}
-    return imported & sources.keys() - {module}
-
-
-def test_chains_of_imports_are_short() -> None:
-    paths = {
-        path: path.relative_to(ROOT).with_suffix("")
-        for path in sorted((ROOT / "cloudtrain").rglob("*.py"))
-    }
-    sources = {
-        ".".join(name.parts).removesuffix(".__init__"): path.read_text()
-        for path, name in paths.items()
-    }
-    imports = {module: imported_modules(module, sources) for module in sources}
-
-    @cache
-    def longest_chain(module: str) -> tuple[str, ...]:
-        return (module, *max(map(longest_chain, sorted(imports[module])), key=len, default=()))
-
-    longest = max(map(longest_chain, sorted(sources)), key=len)
-    assert len(longest) > 5
-    assert len(longest) <= MAX_CHAIN, " > ".join(longest)
