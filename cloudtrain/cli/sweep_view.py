@@ -53,7 +53,7 @@ def overview(plan: SweepPlan) -> str:
     lines = [
         f"{definition.sweep_id}  {trials}, {definition.parallel} at once, on {where}",
         f"  objective   {definition.metric}, {definition.goal}{until}",
-        f"  method      {_method(plan)}{_earlier(plan)}",
+        f"  method      {_method(plan)}",
         *(
             f"  {'space' if not at else '     '}       {one_line(f'{key}: {dimension.text()}')}"
             for at, (key, dimension) in enumerate(definition.space.items())
@@ -76,16 +76,6 @@ def _method(plan: SweepPlan) -> str:
 
     engine = "" if definition.engine == "portable" else f", by the engine {definition.engine}"
     return definition.method + engine
-
-
-def _earlier(plan: SweepPlan) -> str:
-    """Return which results the search starts from."""
-    earlier = plan.definition.earlier
-    sweep = plan.job.spec.sweep
-    if not earlier or sweep is None:
-        return ""
-
-    return f", from {count(len(earlier), 'result')} of {sweep.learn_from}"
 
 
 def _stopping(plan: SweepPlan) -> str:

@@ -239,8 +239,6 @@ def service_issues(plan: Plan, limits: ServiceLimits) -> Iterator[Issue]:
         yield Issue(("sweep", "early_stopping"), f"{name} compares no rungs", leave_out)
     if sweep.try_first:
         yield Issue(("sweep", "try_first"), f"{name} chooses all values itself", PORTABLE)
-    if sweep.learn_from:
-        yield Issue(("sweep", "learn_from"), f"{name} learns from its own trials", PORTABLE)
     if sweep.objective.target is not None and not limits.has_target:
         path = ("sweep", "objective", "target")
         yield Issue(path, f"{name} stops at no value of its objective", PORTABLE)

@@ -150,9 +150,6 @@ class Sweep(Section):
         BeforeValidator(read_points),
         WithJsonSchema({"type": "array", "items": {"type": "object"}}),
     ] = Field((), description="points to try first; missing settings are chosen")
-    learn_from: str | None = Field(
-        None, description="an earlier sweep with the same objective, whose results tpe starts from"
-    )
     parallel: int = Field(1, ge=1, le=MAX_PARALLEL, description="number of trials at once")
     early_stopping: EarlyStopping | None = Field(
         None, description="end trials that fall behind; always on for asha"
@@ -274,14 +271,8 @@ def _grid(space: Mapping[str, Any], trials: Any) -> Iterator[Issue]:
 
 
 def _known_points(section: Mapping[str, Any], space: Mapping[str, Any]) -> Iterator[Issue]:
-    """Yield problems of try_first and learn_from."""
-    method = section.get("method", "bayesian")
-    sampler = section.get("sampler") or ("tpe" if method == "bayesian" else method)
-    if section.get("learn_from") is not None and sampler != "tpe":
-        message = f"does not apply: {sampler} does not learn from results"
-        yield Issue(("learn_from",), message, "use method: bayesian, or asha with sampler: tpe")
-
-    if method == "grid" and section.get("try_first"):
+    """Yield problems of try_first."""
+    if section.get("method") == "grid" and section.get("try_first"):
         yield Issue(
             ("try_first",),
             "does not apply to grid, which has a fixed order",

@@ -105,15 +105,6 @@ class Caps:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EarlierTrial:
-    """Trial of another sweep with the same objective and settings."""
-
-    parameters: Mapping[str, Scalar]
-    value: float | None
-    """None if it failed or reported no finite number."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Definition:
     """Definition of a sweep, which only the event `extended` changes."""
 
@@ -133,8 +124,6 @@ class Definition:
     """Value of a trial that ends the sweep; a better one does, too."""
     try_first: tuple[Mapping[str, Scalar], ...] = ()
     """Values of the first trials; a setting that is left out is chosen."""
-    earlier: tuple[EarlierTrial, ...] = ()
-    """Trials of the sweep that it learns from."""
     trials: int
     parallel: int = 1
     retries: int = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,17 +18,16 @@ from cloudtrain.runs.folder import new_run_id
 from cloudtrain.runs.store import SWEEPS
 from cloudtrain.settings import load_settings
 from cloudtrain.spec.load import override, spec_from_document
-from cloudtrain.spec.search_space import Dimension, Scalar
 from cloudtrain.spec.sweep import EarlyStopping, default_rungs
 from cloudtrain.spec.sweep import Sweep as Search
 from cloudtrain.spec.varied_settings import REPORTED, VARIED
 from cloudtrain.spec.yaml_document import parse_scalar
 from cloudtrain.submission.context import pack_source
 from cloudtrain.submission.jobs import Job, plan
-from cloudtrain.sweeps.definition import Caps, Definition, EarlierTrial
+from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.rules import billed, last_report
-from cloudtrain.sweeps.sweep import Sweep, find_sweep
+from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain_launcher.rungs import rungs_of
 
 
@@ -154,7 +152,6 @@ def _definition(job_plan: Plan, sweep: Search, sweep_id: str) -> Definition:
         ray_gpus=sweep.ray.gpus,
         target=sweep.objective.target,
         try_first=tuple(sweep.try_first),
-        earlier=_earlier_trials(job_plan, sweep),
         trials=sweep.trial_count,
         parallel=sweep.parallel,
         retries=sweep.retries,
@@ -168,41 +165,6 @@ def _definition(job_plan: Plan, sweep: Search, sweep_id: str) -> Definition:
         trial_cap=Caps(
             usd=estimate.worst_usd if estimate else None, seconds=job_plan.spec.limits.max_runtime
         ),
-    )
-
-
-def _earlier_trials(job_plan: Plan, sweep: Search) -> tuple[EarlierTrial, ...]:
-    """Return the results of the sweep `learn_from` whose values are in the space.
-
-    Results that it learned from come first. Raise UsageError if its objective differs or none fits.
-    """
-    if sweep.learn_from is None or sweep.engine == "native":
-        return ()
-
-    state = find_sweep(sweep.learn_from, data_dir=str(job_plan.context.data_dir)).status()
-    old = state.definition
-    if (old.metric, old.goal) != (sweep.objective.metric, sweep.objective.goal):
-        message = f"sweep {old.sweep_id} has another objective: {old.metric}, {old.goal}"
-        raise UsageError(message, hint="learn_from: a sweep for the same metric and goal")
-
-    results = list(old.earlier)
-    for trial in state.trials:
-        has_value = trial.value is not None and math.isfinite(trial.value)
-        if trial.state in ("completed", "failed"):
-            value = trial.value if has_value and trial.state == "completed" else None
-            results.append(EarlierTrial(parameters=trial.parameters, value=value))
-
-    fitting = tuple(result for result in results if _fits(result.parameters, sweep.space))
-    if not fitting:
-        message = f"no trial of sweep {old.sweep_id} has a result in this space"
-        raise UsageError(message, hint="learn_from: a sweep over the same settings")
-
-    return fitting
-
-
-def _fits(parameters: Mapping[str, Scalar], space: Mapping[str, Dimension]) -> bool:
-    return parameters.keys() == space.keys() and all(
-        space[key].contains(value) for key, value in parameters.items()
     )
 
 

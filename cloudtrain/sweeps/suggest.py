@@ -107,7 +107,7 @@ def grid_values(dimension: Dimension) -> Sequence[Scalar]:
 
 
 class Distinct:
-    """Suggestions of another suggester, without points of earlier trials.
+    """Suggestions of another suggester, each point once.
 
     Repetitions would give the same result: to try several seeds, make the seed a setting.
     """
@@ -117,11 +117,10 @@ class Distinct:
         self._space = definition.space
         self._seed = definition.seed
         self._size = points_of(definition.space) or 0
-        self._earlier = {_identity(trial.parameters) for trial in definition.earlier}
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
         """Return a new point; `schedule` ends the sweep before they run out."""
-        identities = self._earlier | {_identity(trial.parameters) for trial in state.trials}
+        identities = {_identity(trial.parameters) for trial in state.trials}
         for attempt in range(draw, draw + DRAWS):
             point = self._suggester.suggest(state, attempt)
             if _identity(point) not in identities:
@@ -237,10 +236,6 @@ class OptunaSampler:
         seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
         sampler = self._optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         study = self._optuna.create_study(direction=self._definition.goal, sampler=sampler)
-        for earlier in self._definition.earlier:
-            name = "PRUNED" if earlier.value is None else "COMPLETE"
-            study.add_trial(self._study_trial(name, earlier.value, earlier.parameters))
-
         study.add_trials(
             [self._study_trial(*self._outcome(trial), trial.parameters) for trial in state.trials]
         )

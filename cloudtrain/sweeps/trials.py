@@ -20,7 +20,7 @@ from cloudtrain.runs.state import RunState, explain
 from cloudtrain.spec.load import override
 from cloudtrain.spec.search_space import Scalar
 from cloudtrain.spec.varied_settings import override_of
-from cloudtrain.spec.yaml_document import parse_document
+from cloudtrain.spec.yaml_document import Document, mapping_of, parse_document
 from cloudtrain.submission.context import archive_of
 from cloudtrain.submission.monitor import RunMonitor
 from cloudtrain.submission.run import Run
@@ -33,6 +33,8 @@ from cloudtrain_launcher.rungs import MetricReports
 
 RUNGS_FILE = "rungs.json"
 """File that tells a job the values of other trials."""
+REMOVED = {"learn_from"}
+"""Fields of the section `sweep` in earlier versions, which sweeps that have them do without."""
 
 
 Ending = Literal[
@@ -49,9 +51,10 @@ class TrialPlans:
         self._data_dir = folder.path.parents[1]
         self._old: PlanRecord = record.plan()
         text = RunFolder(folder.path).text("spec.yaml")
-        self._document = override(
+        document = override(
             parse_document(text, name=f"{folder.sweep_id}/spec.yaml"), self._old.overrides
         )
+        self._document = _without_removed(document)
 
     def plan(self, trial: Trial, launching: Launching, resume_from: str) -> Plan:
         """Return the plan of a new run. Raise SpecError if its values are not valid for the job.
@@ -100,6 +103,16 @@ class TrialPlans:
             reports=trial.reports if resumes else 0,
             position=trial.position if resumes else None,
         )
+
+
+def _without_removed(document: Document) -> Document:
+    """Return the job of a sweep without fields that an earlier version had."""
+    section = mapping_of(document.values, "sweep")
+    if not REMOVED & section.keys():
+        return document
+
+    kept = {name: value for name, value in section.items() if name not in REMOVED}
+    return replace(document, values={**document.values, "sweep": kept})
 
 
 class _TrialRun:

@@ -115,8 +115,6 @@ RULES = {
     "trials: 3\n  try_first: [{lr: 3}]": (5, "try_first[0].lr", "is not in"),
     "trials: 3\n  try_first: [{momentum: 1}]": (5, "try_first[0].momentum", "not a setting"),
     "trials: 3\n  try_first: {lr: 1}": (5, "try_first", "a list of points"),
-    "trials: 3\n  method: random\n  learn_from: old-1": (6, "learn_from", "does not learn"),
-    "method: grid\n  learn_from: old-1": (5, "learn_from", "does not learn"),
     "method: grid\n  try_first: [{lr: 1}]": (5, "try_first", "fixed order"),
     "trials: 3\n  engine: ray\n|resources: {nodes: 2}": (5, "engine", "one node"),
     "trials: 3\n  engine: ray\n  early_stopping: {max: 9, promote: always}": (

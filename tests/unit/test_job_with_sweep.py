@@ -6,23 +6,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import cloudtrain
 from cloudtrain.runs.files import as_text
 from cloudtrain.spec.model import JobSpec
-from cloudtrain.spec.search_space import read_dimension
 from cloudtrain.spec.varied_settings import SECTIONS
-from cloudtrain.sweeps.definition import Definition, EarlierTrial
-from cloudtrain.sweeps.journal import Launching, Suggested, SweepFolder
+from cloudtrain.sweeps.journal import Launching, SweepFolder
 from cloudtrain.sweeps.planning import plan_sweep
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.suggest import suggester_of
+from cloudtrain.sweeps.sweep import list_sweeps
 from cloudtrain.sweeps.trials import TrialPlans
 from tests.repo.tools import ROOT
-from tests.support.function_trials import ended_sweep, sweep_of
 from tests.support.in_process import call
 
 JOB = """\
@@ -71,67 +68,6 @@ def test_the_sweeps_of_the_examples_are_right(path: Path) -> None:
     assert (result.code, json.loads(result.out)["warnings"]) == (0, [])
 
 
-LEARNING = ("--provider", "local", "--set", "sweep.learn_from=digits-k2x9")
-RATE = "sweep.space={lr: 'loguniform(1e-3, 1e-1)'}"
-
-
-def earlier_sweep(data_dir: Path, **options: Any) -> None:
-    """Create a sweep of 30 trials whose best learning rate is 0.01; some failed."""
-    space = {"lr": read_dimension("loguniform(1e-4, 1e-1)")}
-    fields = {"metric": "val_accuracy", "sampler": "random", "trials": 30, **options}
-    ended_sweep(data_dir, sweep_of(space, **fields), fails=lambda run: run.endswith("7"))
-
-
-def test_a_sweep_starts_from_the_results_of_an_earlier_one(tmp_path: Path) -> None:
-    earlier_sweep(tmp_path / "data")
-    result = call("sweep", "--dry-run", "--json", *LEARNING, "--set", RATE)
-    definition = json.loads(result.out)
-    earlier = definition["earlier"]
-    assert 10 < len(earlier) < 30
-    assert f"bayesian (TPE), from {len(earlier)} results of digits-k2x9" in result.err
-    assert all(trial["parameters"]["lr"] >= 1e-3 for trial in earlier)
-    assert {trial["value"] is None for trial in earlier} == {True, False}
-
-    def first_rate(seed: int, trials: Any) -> float:
-        document = {**definition, "seed": seed, "earlier": trials}
-        search = Definition.from_json(document)
-        return float(suggester_of(search).suggest(SweepState.new(search))["lr"])
-
-    taught = sum(0.004 < first_rate(seed, earlier) < 0.025 for seed in range(8))
-    untaught = sum(0.004 < first_rate(seed, []) < 0.025 for seed in range(8))
-    assert taught >= 6 > untaught
-
-
-@pytest.mark.parametrize(
-    ("options", "words", "message"),
-    [
-        ({}, (), "no trial of sweep digits-k2x9 has a result in this space"),
-        ({"metric": "loss"}, ("--set", RATE), "another objective: loss, maximize"),
-        ({}, ("--set", "sweep.learn_from=other"), "there is no sweep 'other'"),
-    ],
-)
-def test_an_earlier_sweep_that_does_not_fit_is_refused(
-    tmp_path: Path, options: dict[str, str], words: tuple[str, ...], message: str
-) -> None:
-    earlier_sweep(tmp_path / "data", **options)
-    result = call("plan", *LEARNING, *words)
-    assert (result.code, result.out) == (2, "")
-    assert message in result.err
-
-
-def test_a_point_of_an_earlier_sweep_is_not_repeated() -> None:
-    space = {"lr": read_dimension("choice(0.1, 0.01, 0.001)")}
-    earlier = (EarlierTrial(parameters={"lr": 0.01}, value=0.9),)
-    definition = sweep_of(space, sampler="tpe", trials=3, earlier=earlier)
-    state = SweepState.new(definition)
-    rates = []
-    for number in range(3):
-        parameters = suggester_of(definition).suggest(state)
-        state.apply(Suggested(time=1.0, trial=number, parameters=parameters))
-        rates.append(parameters["lr"])
-    assert (sorted(map(float, rates)), rates[2]) == ([0.001, 0.01, 0.1], 0.01)
-
-
 def test_a_fixed_setting_leaves_the_points_to_try_first() -> None:
     points = "sweep.try_first=[{lr: 0.01, batch-size: 32}]"
     words = ("--provider", "local", "--set", points, "--set", "args.lr=0.1")
@@ -167,6 +103,29 @@ def test_a_fixed_setting_reaches_every_trial(
     )
     assert set(trial.parameters) == {"batch-size"}
     assert dict(plan.spec.args.values)["lr"] == 0.25  # type: ignore[arg-type]
+
+
+def test_a_sweep_of_a_version_that_learned_from_another_sweep_goes_on(tmp_path: Path) -> None:
+    planned = plan_sweep(cloudtrain.load("job.yaml"), "local")
+    documents = {
+        "spec.yaml": planned.job.spec_text + "  learn_from: digits-k2x9\n",
+        "plan.json": as_text(planned.job.to_json()),
+    }
+    folder = SweepFolder.create(tmp_path / "data", planned.definition, documents)
+    definition = {
+        **planned.definition.to_json(),
+        "earlier": [{"parameters": {"lr": 0.01, "batch-size": 16}, "value": 0.9}],
+    }
+    (folder.path / "sweep.json").write_text(as_text(definition))
+
+    shown = call("status", folder.sweep_id, "--json")
+    assert json.loads(shown.out)["sweep"] == folder.sweep_id, shown.err
+    assert [sweep.id for sweep in list_sweeps()] == [folder.sweep_id]
+
+    trial = Trial(number=0, parameters={"lr": 0.01, "batch-size": 16})
+    launching = Launching(time=1.0, trial=0, run=f"{folder.sweep_id}-t000")
+    plan = TrialPlans(folder, folder.definition()).plan(trial, launching, "")
+    assert dict(plan.spec.args.values)["lr"] == 0.01  # type: ignore[arg-type]
 
 
 def test_every_field_of_a_job_varies_or_is_fixed_in_a_sweep() -> None:

@@ -51,7 +51,6 @@ REFUSED_BY_BOTH = {
         "sweep.try_first",
         "chooses all values itself",
     ),
-    "an earlier sweep": (["sweep.learn_from=digits-1"], "sweep.learn_from", "its own trials"),
     "steps": (['sweep.space={"width": "int(8, 64, 8)"}'], "space.width", "has a step of 8"),
     "too little money": (
         ["sweep.budget={max_cost: 4 USD}"],

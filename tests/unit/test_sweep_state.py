@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.cli.sweep_view import as_listed, sweep_as_json, trial_table
 from cloudtrain.spec.search_space import Integers, Scalar, points_of, read_dimension
-from cloudtrain.sweeps.definition import Caps, Definition, EarlierTrial
+from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.driver import to_be_stopped
 from cloudtrain.sweeps.journal import (
     Extended,
@@ -46,12 +46,8 @@ def running(**changes: object) -> SweepLife:
 
 def test_a_definition_is_the_same_after_it_was_written_and_read() -> None:
     points: tuple[dict[str, Scalar], ...] = ({"lr": 0.01, "width": 64, "mode": "x"}, {"lr": 0.05})
-    earlier = (
-        EarlierTrial(parameters=points[0], value=0.25),
-        EarlierTrial(parameters=points[0], value=None),
-    )
     caps = {"budget": Caps(usd=5.0), "trial_cap": Caps(seconds=60.0)}
-    definition = definition_of(rungs=(1, 3), try_first=points, earlier=earlier, target=0.5, **caps)
+    definition = definition_of(rungs=(1, 3), try_first=points, target=0.5, **caps)
     assert Definition.from_json(json.loads(json.dumps(definition.to_json()))) == definition
 
 
