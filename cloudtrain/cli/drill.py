@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,23 +29,9 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.local.processes import runs_end_with_this_process
 from cloudtrain.settings import load_settings
 from cloudtrain.submission import jobs as api
-from cloudtrain.submission.drills.drill import Drill, DrillOptions
-from cloudtrain.submission.drills.scorecard import (
-    DrillResult,
-    Scorecard,
-    drill_folder,
-    workplace,
-    write_scorecard,
-)
-from cloudtrain.submission.drills.verdict import (
-    DRILLED_HANG_SECONDS,
-    NAMES,
-    SCENARIOS,
-    Fault,
-    Scenario,
-    Verdict,
-    grace_of,
-)
+from cloudtrain.submission.drills.cases import CASES, Case, grace_of
+from cloudtrain.submission.drills.drill import Drill, Scorecard, drill_folder, workplace
+from cloudtrain.submission.drills.verdict import Result, Verdict
 from cloudtrain.submission.preflight import preflight, raise_errors, start_notes
 from cloudtrain.units import format_duration, parse_duration
 
@@ -54,6 +40,9 @@ if TYPE_CHECKING:
 
 
 PLAIN = "plain"
+NAMES = tuple(case.name for case in CASES)
+HEADER = ("drill", "verdict", "steps lost", "took")
+INDENT = 11
 
 
 @click.command(
@@ -101,13 +90,17 @@ def drill_command(
     shows which of them the job survives with the same parameters, how many steps were lost, and
     what to change. Exit code 0: it recovers from all of them, or fails with a clear error.
     """
-    scenarios = _scenarios(only)
-    seconds = _seconds(timeout)
+    cases = _cases(only)
+    try:
+        seconds = parse_duration(timeout)
+    except ValueError as error:
+        raise UsageError(f"--timeout: {error}") from None
+
     plan = _plan(_load(job, options), None if as_ == PLAIN else as_, folder)
     issues = preflight(plan)
     raise_errors(issues)
-    _show_plan(plan, scenarios)
-
+    for line in plan_lines(plan, cases):
+        print_message(line)
     for text in start_notes(plan, issues):
         print_message(f"  note: {indented(text, 8)}")
 
@@ -117,54 +110,44 @@ def drill_command(
         display.clear()
         print_message(f"  {text}")
 
-    made = DrillOptions(
-        scenarios=scenarios,
-        timeout_seconds=seconds,
-        tell=tell,
-        draw=display.draw,
-    )
+    drill = Drill(plan, tell=tell, draw=display.draw)
     with workplace(Path(plan.context.data_dir)), runs_end_with_this_process():
-        drill = Drill(plan, made)
         try:
-            card = drill.run()
+            card = drill.run(cases, seconds)
         except KeyboardInterrupt:
             display.clear()
             print_message("\ninterrupted; what was running has been ended")
             raise click.exceptions.Exit(130) from None
         except JobFailed as error:
             display.clear()
-            _reference_failed(drill, error)
+            _explain(drill, error)
+            raise
 
         display.clear()
-        _report(card, as_json=as_json)
+
+    if as_json:
+        print_json(card.to_json())
+    else:
+        print_output("\n".join(scorecard_lines(card)))
 
     raise click.exceptions.Exit(0 if card.is_fine else 1)
 
 
-def _scenarios(only: str | None) -> Sequence[Scenario]:
+def _cases(only: str | None) -> Sequence[Case]:
     """Return the named drills in our order. Raise UsageError for an unknown name."""
     if only is None:
-        return SCENARIOS
+        return CASES
 
     names = [name.strip() for name in only.split(",") if name.strip()]
     for name in names:
         if name not in NAMES:
-            raise UsageError(
-                f"--only: there is no drill {name!r}{did_you_mean(name, NAMES)}",
-                hint=", ".join(NAMES),
-            )
+            message = f"--only: there is no drill {name!r}{did_you_mean(name, NAMES)}"
+            raise UsageError(message, hint=", ".join(NAMES))
 
     if not names:
         raise UsageError("--only names no drill", hint=", ".join(NAMES))
 
-    return [scenario for scenario in SCENARIOS if scenario.name in names]
-
-
-def _seconds(timeout: str) -> float:
-    try:
-        return parse_duration(timeout)
-    except ValueError as error:
-        raise UsageError(f"--timeout: {error}") from None
+    return [case for case in CASES if case.name in names]
 
 
 def _load(source: Path, options: dict[str, Any]) -> Job:
@@ -179,8 +162,6 @@ def _load(source: Path, options: dict[str, Any]) -> Job:
 
 def _plan(loaded: Job, as_: str | None, folder: str | None) -> Plan:
     """Plan the undisturbed run, in the data folder of this job's drills."""
-    import sys
-
     if sys.platform != "linux":
         raise UsageError(
             "drills need Linux: they find the processes of a job in /proc",
@@ -194,86 +175,55 @@ def _plan(loaded: Job, as_: str | None, folder: str | None) -> Plan:
     return api.plan(loaded, api.REHEARSED_BY, as_=as_, data_dir=place, progress=bar)
 
 
-def _show_plan(plan: Plan, scenarios: Sequence[Scenario]) -> None:
-    for line in plan_lines(plan, scenarios):
-        print_message(line)
-
-
-def _report(card: Scorecard, *, as_json: bool) -> None:
-    """Store the scorecard, and print it."""
-    folder = Path(card.folder)
-    write_scorecard(folder, json.dumps(card.to_json(), indent=2) + "\n")
-
-    if as_json:
-        print_json(card.to_json())
-        return
-
-    print_output("\n".join(scorecard_lines(card)))
-
-
-def _reference_failed(drill: Drill, error: JobFailed) -> None:
-    """Raise the failure of the undisturbed job, explained as `diagnose` does."""
-    run = drill.reference.run if drill.reference is not None else None
+def _explain(drill: Drill, error: JobFailed) -> None:
+    """Explain the failure of the undisturbed job as `diagnose` does."""
+    run = drill.undisturbed
     if run is None:
-        raise error
+        return
 
     for name, text in diagnosis_rows(diagnose_run(run.folder, run.cached_status())):
         error.add_note(f"{name}: {text}")
 
     error.hint = look_at(drill.plan.context.data_dir, "logs", run.id)
-    raise error
 
 
-_HEADER = ("drill", "verdict", "steps lost", "took")
-_INDENT = 11
-
-
-def plan_lines(plan: Plan, scenarios: Sequence[Scenario]) -> Iterator[str]:
+def plan_lines(plan: Plan, cases: Sequence[Case]) -> Iterator[str]:
     """Yield what the drills do, and how long they take."""
-    least = 1 + len(scenarios)
-    most = 1 + 2 * len(scenarios)
     yield f"drill of {plan.spec.name}: {headline(plan)}; on this machine only, at no cost"
-    drills = count(len(scenarios), "drill")
     yield (
-        f"  1 undisturbed run, then {drills} of one run or two: about {least} to {most} times as"
-        " long as the job"
+        f"  1 undisturbed run, then {count(len(cases), 'drill')} of one run or two: about"
+        f" {1 + len(cases)} to {1 + 2 * len(cases)} times as long as the job"
     )
 
-    for scenario in scenarios:
-        yield f"  {scenario.name:<16} {scenario.action}"
+    for case in cases:
+        yield f"  {case.name:<16} {case.action}"
 
-    if any(scenario.fault is Fault.SIGTERM for scenario in scenarios):
-        yield f"  grace period     {grace_of(plan)}"
-
-    stalls = any(scenario.fault is Fault.LOADER_STALLED for scenario in scenarios)
-    if stalls and plan.spec.launcher != "none":
-        hang = plan.spec.limits.hang
-        shown = "0: never" if hang == 0 else f"{min(hang, DRILLED_HANG_SECONDS)} s for the drill"
-        yield f"  limits.hang      {shown}"
-
+    yield f"  grace period     {grace_of(plan)}"
     if plan.spec.sweep is not None:
         yield "  note: its section sweep plays no part: the job is drilled with its own values"
 
 
 def scorecard_lines(card: Scorecard) -> Iterator[str]:
     """Yield the scorecard as a table, then the details of each drill and what to change."""
-    history = card.reference.history
-    compared = card.reference.trained.by
-    steps = "" if history.last_step is None else f", {history.last_step:g} steps"
-    yield f"{card.job}: undisturbed in {format_duration(card.reference_seconds)}{steps}; " + (
-        f"runs are compared by {compared}" if compared else "no files or metrics to compare runs by"
-    )
+    reference = card.reference
+    steps = f", {max(reference.steps):g} steps" if reference.steps else ""
+    compared = "no files or metrics to compare runs by"
+    if reference.trained.by:
+        compared = f"runs are compared by {reference.trained.by}"
+
+    yield f"{card.job}: undisturbed in {format_duration(reference.seconds)}{steps}; {compared}"
     yield ""
-    yield table(map(_row, card.results), _HEADER)
+    yield table(map(_row, card.results), HEADER)
 
     for result in card.results:
         yield ""
-        yield from _details(card, result)
+        yield result.drill
+        for name, text in _details(card, result):
+            yield f"  {name:<{INDENT - 2}}{one_line(text)}"
 
-    if card.advice:
+    if card.change:
         yield ""
-
-    for text in card.advice:
+    for text in card.change:
         yield f"hint: {text}"
 
 
@@ -282,73 +232,46 @@ def look_at(folder: str, *words: str) -> str:
     return command("--data-dir", folder, *words)
 
 
-def _row(result: DrillResult) -> tuple[str, ...]:
-    finding = result.finding
-    lost = "-" if finding.steps_lost is None else f"{finding.steps_lost:g}"
-
-    return (
-        result.scenario.name,
-        finding.verdict.value,
-        lost,
-        format_duration(result.seconds) if result.runs else "-",
-    )
+def _row(result: Result) -> tuple[str, ...]:
+    lost = "-" if result.steps_lost is None else f"{result.steps_lost:g}"
+    took = format_duration(result.seconds) if result.runs else "-"
+    return (result.drill, result.verdict.value, lost, took)
 
 
-def _details(card: Scorecard, result: DrillResult) -> Iterator[str]:
-    finding = result.finding
-    rows = []
-    rows.append(("why" if finding.verdict is Verdict.SKIPPED else "done", result.injected))
+def _details(card: Scorecard, result: Result) -> Iterator[tuple[str, str]]:
+    yield "why" if result.verdict is Verdict.SKIPPED else "done", result.injected
+    if result.report:
+        yield "told", result.report
+    if result.report and result.remedy:
+        yield "remedy", result.remedy
+    if not result.runs:
+        return
 
-    if finding.report:
-        rows.append(("told", finding.report))
-    if finding.report and result.remedy:
-        rows.append(("remedy", result.remedy))
-    if result.runs and finding.verdict is not Verdict.NOT_INJECTED:
-        rows.append(("then", _outcome(result)))
+    if result.verdict is not Verdict.NOT_INJECTED:
+        yield "then", _outcome(result)
+    for text in result.change:
+        yield "change", text
 
-    rows += [("change", text) for text in result.advice]
-    if result.runs and finding.verdict is not Verdict.SAME:
+    if result.verdict is not Verdict.SAME:
         last = result.runs[-1]
-        rows.append(
-            (
-                "look",
-                look_at(
-                    card.folder,
-                    "diagnose" if last.state.state == "failed" and not last.overdue else "logs",
-                    last.run,
-                ),
-            )
-        )
-
-    yield result.scenario.name
-    for name, text in rows:
-        yield f"  {name:<{_INDENT - 2}}{one_line(text)}"
+        has_failed = last.state.state == "failed" and not last.is_overdue
+        yield "look", look_at(card.folder, "diagnose" if has_failed else "logs", last.run)
 
 
-def _outcome(result: DrillResult) -> str:
+def _outcome(result: Result) -> str:
     """Describe the end of the runs: restarts, and the rerun."""
     first = result.runs[0]
-    last = result.runs[-1]
-
-    if first.overdue:
+    if first.is_overdue:
         return "nothing, until the drill ended it by its own limit"
 
     parts = []
     if first.state.restarts:
         parts.append(f"{count(first.state.restarts, 'restart')} in place")
 
-    if first.state.state != "succeeded":
-        seconds = first.history.stopping_seconds
-        duration = (
-            f" within {seconds:.1f} s"
-            if seconds is not None and first.state.state == "stopped"
-            else ""
-        )
-        parts.append(f"the run {first.state.state}{duration}")
-
-    if result.finding.rerun:
-        parts.append(f"its rerun {last.state.state}")
-    elif first.state.state == "succeeded":
-        parts.append("the run succeeded")
+    parts.append(f"the run {first.state.state}")
+    if first.state.state == "stopped":
+        parts[-1] += f" within {first.state.ended - first.state.stop_requested:.1f} s"
+    if result.is_rerun:
+        parts.append(f"its rerun {result.runs[-1].state.state}")
 
     return ", ".join(parts)

@@ -5,33 +5,38 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import cloudtrain
+from cloudtrain.planning.plan import Plan
 from cloudtrain.runs.fold import fold
-from cloudtrain.submission.drills.history import (
-    SavedFiles,
-    history_of,
-    newest_file,
-    steps_done_again,
+from cloudtrain.submission.drills.cases import (
+    CASES,
+    CHECKPOINT_TORN,
+    LOADER_STALLED,
+    NODE_LOST,
+    RANK_KILLED,
+    SIGTERM,
+    Case,
+    advice,
+    short_hang,
 )
+from cloudtrain.submission.drills.saved_files import SavedFiles, newest_file
 from cloudtrain.submission.drills.verdict import (
-    DrillRun,
-    Fault,
-    Finding,
-    JobFacts,
+    EndedRun,
+    Result,
     Trained,
     Verdict,
-    advice,
     judge,
     trained,
 )
 from cloudtrain_launcher.events import Event
 from tests.support.samples import event
 
-# Verdicts of a drill from constructed histories: the lost steps and the advice.
+# Verdicts of a drill from constructed events: the lost steps and the advice.
 
 CAUSE = {
     "rank": 1,
@@ -40,15 +45,6 @@ CAUSE = {
     "exception": "OSError",
     "message": "[Errno 28] No space left on device",
 }
-JOB = JobFacts(
-    restarts=1,
-    retries=1,
-    hang_seconds=1800,
-    drilled_hang_seconds=10,
-    is_trainer=False,
-    saves=True,
-    grace="120 s, as SageMaker gives it",
-)
 
 
 def reports(*steps: int) -> list[Event]:
@@ -66,44 +62,32 @@ def restarted(why: str = "rank 1 (node 0) was killed by SIGKILL") -> Event:
     return event("restarted", time=20.0, node=0, attempt=1, why=why)
 
 
-def drill_run(events: Sequence[Event], digest: str = "", *, overdue: bool = False) -> DrillRun:
-    files = (
-        Trained(by="parameters_sha256", values={"parameters_sha256": digest})
-        if digest
-        else Trained()
-    )
+def drill_run(events: Sequence[Event], digest: str = "") -> EndedRun:
+    files = Trained()
+    if digest:
+        files = Trained(by="parameters_sha256", values={"parameters_sha256": digest})
     state = fold("digits-1", iter(events))
-    return DrillRun(
-        run="digits-1", state=state, history=history_of(events), trained=files, overdue=overdue
-    )
+    return EndedRun(run="digits-1", state=state, events=events, trained=files, saves=2)
 
 
 REFERENCE = drill_run([*reports(10, 20, 30, 40), ended("succeeded")], "aa")
+verdict_on = partial(judge, "rank-killed", REFERENCE)
 
 
 def test_in_place_restart_with_the_same_parameters_is_a_recovery() -> None:
-    finding = judge(
-        REFERENCE,
-        [
-            drill_run(
-                [*reports(10, 20), restarted(), *reports(20, 30, 40), ended("succeeded")], "aa"
-            )
-        ],
-    )
-    assert (finding.verdict, finding.compared, finding.rerun) == (
-        Verdict.SAME,
-        "parameters_sha256",
-        False,
-    )
-    assert finding.report == "rank 1 (node 0) was killed by SIGKILL"
-    assert finding.steps_lost == 10
+    events = [*reports(10, 20), restarted(), *reports(20, 30, 40), ended("succeeded")]
+    result = verdict_on([drill_run(events, "aa")])
+    assert (result.verdict, result.is_rerun) == (Verdict.SAME, False)
+    assert result.compared == "parameters_sha256"
+    assert result.report == "rank 1 (node 0) was killed by SIGKILL"
+    assert result.steps_lost == 10
 
 
 def test_a_failure_that_names_its_rank_is_one_by_name() -> None:
     failed = drill_run([*reports(10), ended("failed", reason="rank 1 failed", error=CAUSE)])
-    finding = judge(REFERENCE, [failed])
-    assert (finding.verdict, finding.steps_lost) == (Verdict.NAMED, None)
-    assert "No space left" in finding.report
+    result = verdict_on([failed])
+    assert (result.verdict, result.steps_lost) == (Verdict.NAMED, None)
+    assert "No space left" in result.report
 
 
 @pytest.mark.parametrize(
@@ -122,21 +106,22 @@ def test_a_failure_that_names_its_rank_is_one_by_name() -> None:
 def test_a_failure_that_only_says_that_there_was_one_is_without_a_name(
     fields: dict[str, object],
 ) -> None:
-    assert judge(REFERENCE, [drill_run([ended("failed", **fields)])]).verdict is Verdict.UNNAMED
+    assert verdict_on([drill_run([ended("failed", **fields)])]).verdict is Verdict.UNNAMED
 
 
 def test_steps_that_were_done_again_are_counted_over_restarts_and_reruns() -> None:
-    first = history_of(
-        [
-            *reports(10, 20, 30),
-            restarted(),
-            event("resumed", step=20),
-            *reports(30),
-            ended("failed"),
-        ]
-    )
-    second = history_of([event("resumed", step=20), *reports(30, 40), ended("succeeded")])
-    assert steps_done_again([first, second], REFERENCE.history) == 10 + 10
+    resumed = event("resumed", step=20)
+    first = drill_run([*reports(10, 20, 30), restarted(), resumed, *reports(30), ended("failed")])
+    second = drill_run([resumed, *reports(30, 40), ended("succeeded")])
+    assert verdict_on([first, second]).steps_lost == 10 + 10
+
+
+def test_a_job_that_repeats_its_first_step_began_anew() -> None:
+    first = drill_run([*reports(10, 20, 30), ended("failed")])
+    anew = verdict_on([first, drill_run([*reports(10, 20, 30, 40), ended("succeeded")])])
+    assert (anew.began_anew, anew.steps_lost) == (True, 30)
+    resumed = verdict_on([first, drill_run([*reports(40), ended("succeeded")])])
+    assert (resumed.began_anew, resumed.steps_lost) == (False, 0)
 
 
 def test_runs_are_compared_by_the_most_certain_thing_that_they_leave(tmp_path: Path) -> None:
@@ -152,41 +137,79 @@ def test_runs_are_compared_by_the_most_certain_thing_that_they_leave(tmp_path: P
     first = trained(tmp_path, state)
     assert first.by == "the files of the model"
     (tmp_path / "model" / "model.txt").write_text("other weights")
-    assert trained(tmp_path, state).differences(first) == ["model.txt"]
+    assert trained(tmp_path, state).values.keys() == first.values.keys()
+    assert trained(tmp_path, state) != first
     result = event("result", node=0, rank=0, parameters_sha256="aa")
     assert trained(tmp_path, fold("digits-1", iter([result]))).by == "parameters_sha256"
 
 
-def changes(
-    fault: Fault, finding: Finding, facts: JobFacts = JOB, faulty: DrillRun | None = REFERENCE
-) -> str:
-    return " | ".join(advice(fault, finding, faulty, facts))
+def test_files_that_differ_are_named() -> None:
+    result = verdict_on([drill_run([*reports(40), ended("succeeded")], "bb")])
+    assert (result.verdict, result.differing) == (Verdict.OTHER, ["parameters_sha256"])
 
 
-def test_each_shortcoming_has_its_advice() -> None:
-    same_state = Finding(verdict=Verdict.SAME, steps_lost=0)
-    other_state = Finding(verdict=Verdict.OTHER, steps_lost=0, differing=("model.pt",))
-    assert changes(Fault.RANK_KILLED, same_state) == ""
-    assert "limits.restarts is 0" in changes(
-        Fault.RANK_KILLED, same_state, replace(JOB, restarts=0)
-    )
-    assert "limits.retries is 0" in changes(Fault.NODE_LOST, same_state, replace(JOB, retries=0))
-    assert "seed the program" in changes(Fault.RANK_KILLED, other_state)
-    assert "save on SIGTERM" in changes(Fault.SIGTERM, replace(same_state, saved_at_stop=False))
-    assert changes(Fault.SIGTERM, replace(same_state, saved_at_stop=True, steps_lost=1)) == ""
+def plan_with(folder: Path, **limits: object) -> Plan:
+    """The plan of a program of one's own, with these limits."""
+    (folder / "train.py").touch()
+    job = {
+        "name": "digits",
+        "source": str(folder),
+        "entrypoint": "train.py",
+        "limits": {"restarts": 1, "retries": 1, **limits},
+    }
+    return cloudtrain.plan(cloudtrain.load(job), "local")
+
+
+def result_of(verdict: Verdict = Verdict.SAME, **fields: object) -> Result:
+    """The result of a drill with one run, unless `fields` has others."""
+    runs = [drill_run([ended("succeeded")])]
+    return Result(drill="any", verdict=verdict, **{"runs": runs, **fields})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return plan_with(tmp_path_factory.mktemp("job"))
+
+
+def test_a_job_that_is_ready_gets_no_advice(plan: Plan) -> None:
+    for case in CASES:
+        assert advice(case, result_of(), plan) == []
+
+
+@pytest.mark.parametrize(
+    ("case", "limits", "result", "words"),
+    [
+        (RANK_KILLED, {"restarts": 0}, result_of(), "limits.restarts is 0"),
+        (NODE_LOST, {"retries": 0}, result_of(), "limits.retries is 0"),
+        (LOADER_STALLED, {"hang": 0}, result_of(Verdict.UNNOTICED), "limits.hang is 0"),
+    ],
+    ids=["restarts", "retries", "hang"],
+)
+def test_a_limit_that_would_have_helped_is_named(
+    case: Case, limits: dict[str, object], result: Result, words: str, tmp_path: Path
+) -> None:
+    (text,) = advice(case, result, plan_with(tmp_path, **limits))
+    assert text.startswith(words)
+
+
+def test_hangs_end_early_in_a_drill_if_they_end_at_all(tmp_path: Path) -> None:
+    changes = [short_hang(plan_with(tmp_path, hang=hang)) for hang in (0, "5 s", "10 min")]
+    assert changes == [[], ["limits.hang=5 s"], ["limits.hang=10 s"]]
+
+
+def test_each_shortcoming_has_its_advice(plan: Plan) -> None:
+    def changes(case: Case, **fields: object) -> str:
+        return " | ".join(advice(case, result_of(**fields), plan))  # type: ignore[arg-type]
+
     killed = drill_run(
         [ended("stopped", reason="stop requested (by force, after the grace period)")]
     )
-    assert "within the grace period (120 s" in changes(Fault.SIGTERM, same_state, faulty=killed)
-    named = Finding(verdict=Verdict.NAMED)
-    unnoticed = Finding(verdict=Verdict.UNNOTICED)
-    assert "the checkpoint before the newest" in changes(Fault.CHECKPOINT_TORN, named)
-    assert "limits.hang is 0" in changes(
-        Fault.LOADER_STALLED, unnoticed, replace(JOB, hang_seconds=0)
-    )
-    assert (
-        changes(Fault.RANK_KILLED, Finding(verdict=Verdict.SKIPPED), replace(JOB, restarts=0)) == ""
-    )
+    assert "seed the program" in changes(RANK_KILLED, differing=["model.pt"])
+    assert "started over" in changes(RANK_KILLED, began_anew=True)
+    assert "save on SIGTERM" in changes(SIGTERM, saved_at_stop=False)
+    assert "within the grace period (30 s" in changes(SIGTERM, runs=[killed])
+    for damaged in ({"verdict": Verdict.NAMED}, {"began_anew": True}):
+        assert "the checkpoint before the newest" in changes(CHECKPOINT_TORN, **damaged)
 
 
 # Checkpoints of programs that do not report them: counted and found by their files.

@@ -28,7 +28,7 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History, log_reader_lock
 from cloudtrain.runs.store import RunStore, index_run, summaries
 from cloudtrain.source.scan import pack, scan
-from cloudtrain.submission.drills.scorecard import workplace
+from cloudtrain.submission.drills.drill import workplace
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain_launcher import file_locks, host
 from cloudtrain_launcher.events import Ended, Submitting

@@ -1,340 +1,314 @@
-"""Driver of drills: run the undisturbed job, then each drill on this machine, and judge them."""
+"""Driver of drills: runs the job undisturbed, then each case on this machine, and judges them."""
 
 from __future__ import annotations
 
 import math
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from cloudtrain.diagnosis.rules import hint_for
-from cloudtrain.errors import JobFailed, UsageError
+from cloudtrain.errors import CloudtrainError, JobFailed, RefusedError, UsageError
 from cloudtrain.planning.plan import Plan
+from cloudtrain.runs.files import make_private_folder, storing
 from cloudtrain.runs.state import explain
-from cloudtrain.submission.drills.scorecard import DrillResult, Scorecard
-from cloudtrain.submission.drills.verdict import (
-    DRILLED_HANG_SECONDS,
-    DrillRun,
-    Fault,
-    Finding,
-    JobFacts,
-    Scenario,
-    Verdict,
+from cloudtrain.runs.store import RunStore
+from cloudtrain.submission.drills.cases import (
+    HANG_SECONDS,
+    LOADER_STALLED,
+    SIGTERM,
+    Case,
+    NotDrilled,
     advice,
-    advice_on_all,
-    grace_of,
-    judge,
+    short_hang,
 )
-from cloudtrain.submission.drills.watching import (
-    Draw,
-    Injected,
-    NotPossible,
-    TooLate,
-    Watched,
-    inject,
-    tear_newest,
-)
+from cloudtrain.submission.drills.verdict import EndedRun, Result, Trained, Verdict, judge, trained
+from cloudtrain.submission.drills.watched_run import Draw, WatchedRun
 from cloudtrain.submission.run import Run
 from cloudtrain.submission.submit import submit
 from cloudtrain.units import format_duration
-from cloudtrain_launcher.events import RankEnded, RankStarted
+from cloudtrain_launcher.file_locks import acquire
 
-MIN_SAVES = 3
-"""Minimum number of checkpoints before the end; with fewer, drills save more often."""
+MIN_SAVES = 4
+"""Minimum number of checkpoints of a job; with fewer, drills save more often."""
 DRILLED_SAVES = 8
 """Target number of checkpoints during a drill."""
-
 INJECT_AT = 0.6
 """Share of a job without checkpoints that is done before the fault."""
-
 EXTRA_SECONDS = 60.0
 TIMES_REFERENCE = 4.0
 """Time limit of a run: a multiple of the undisturbed run, plus these seconds."""
 
-REMEDIED = (Fault.DISK_FULL, Fault.CHECKPOINT_TORN)
-"""Faults with a useful remedy in the job's report; for others it names our signal."""
+LOCK = "drill.lock"
+KEPT = (LOCK, "packages")
+"""Entries of the folder that stay from drill to drill: installing packages takes minutes."""
 
-_AT_ITS_END = "the job was at its end; a longer one is needed, such as --set args.epochs=20"
-
-Tell = Callable[[str], None]
+AT_ITS_END = "nothing: the job was at its end; a longer one is needed, such as --set args.epochs=20"
+SAVES_NOTHING = (
+    "the program saves no checkpoint, so every run starts over: torch.save(state, …) into"
+    " $CLOUDTRAIN_CHECKPOINT_DIR now and then, and load what is there at the start"
+    " (docs/guides/spot.md)"
+)
+LEAVES_NOTHING = (
+    "it is unknown whether it resumed from its checkpoint or started over: report its steps "
+    "(cloudtrain_job.log_progress), or write what it has learnt into $CLOUDTRAIN_MODEL_DIR"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DrillOptions:
-    """Scenarios of a drill, its time limit and its outputs."""
+class Scorecard:
+    """Results of all drills of a job."""
 
-    scenarios: Sequence[Scenario]
-    timeout_seconds: float
-    """Maximum seconds of the undisturbed run."""
-    tell: Tell
-    draw: Draw
+    job: str
+    folder: str
+    """Data folder of its runs."""
+    reference: EndedRun
+    results: Sequence[Result]
+
+    @property
+    def is_fine(self) -> bool:
+        """True if every drill ran and the job recovers or names the cause each time."""
+        return all(result.verdict.is_fine for result in self.results)
+
+    @property
+    def change(self) -> list[str]:
+        """Changes that do not depend on the drill."""
+        if not self.reference.saves:
+            return [SAVES_NOTHING]
+
+        is_unknown = any(
+            result.verdict is Verdict.NOT_COMPARED and result.steps_lost is None
+            for result in self.results
+        )
+        return [LEAVES_NOTHING] if is_unknown else []
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return {
+            "job": self.job,
+            "ok": self.is_fine,
+            "reference": {
+                "run": self.reference.run,
+                "seconds": round(self.reference.seconds, 1),
+                "steps": max(self.reference.steps, default=None),
+                "compared_by": self.reference.trained.by or None,
+            },
+            "drills": [result.to_json() for result in self.results],
+            "change": self.change,
+            "data_dir": self.folder,
+        }
 
 
 class Drill:
-    """All drills of one job. `plan`: the job on this machine, in the drills' data folder."""
+    """Drills of one job. `plan`: the job on this machine, in the drills' data folder."""
 
-    def __init__(self, plan: Plan, options: DrillOptions) -> None:
+    def __init__(self, plan: Plan, *, tell: Callable[[str], None], draw: Draw) -> None:
         self.plan = plan
-        self.options = options
-        self.reference: Watched | None = None
-        self.reference_seconds = self.training_seconds = 0.0
-        self.finished: DrillRun | None = None
-        """Undisturbed run after its end."""
-        self.results: list[DrillResult] = []
-        self.overrides: tuple[str, ...] = ()
-        """Overrides that make the job save more often in its drills."""
+        self.undisturbed: Run | None = None
+        """Undisturbed run, once it was started."""
+        self._tell = tell
+        self._draw = draw
 
-    def run(self) -> Scorecard:
-        """Run all drills and return the scorecard. An interrupt ends the current run.
+    def run(self, cases: Sequence[Case], timeout_seconds: float) -> Scorecard:
+        """Run the drills and return the scorecard. An interrupt ends the current run.
 
-        Raise JobFailed if the undisturbed job fails, UsageError if it takes too long.
+        `timeout_seconds`: maximum time of the undisturbed run. Raise JobFailed if it fails,
+        UsageError if it takes longer.
         """
-        self._run_reference()
-        for scenario in self.options.scenarios:
-            started = time.monotonic()
-            result = replace(self._drill(scenario), seconds=time.monotonic() - started)
-            self.results.append(result)
-            self.options.tell(f"{scenario.name}: {result.finding.verdict.value}")
+        run = Run(submit(self.plan))
+        self.undisturbed = run
+        reference = self._reference(run, timeout_seconds)
+        overrides = self._save_more_often(reference)
+        results = []
 
-        return self.scorecard()
+        for case in cases:
+            try:
+                result = self._drill(case, reference, run, overrides)
+            except NotDrilled as reason:
+                result = Result(drill=case.name, verdict=reason.verdict, injected=str(reason))
 
-    def scorecard(self) -> Scorecard:
-        """Return the current results. Raise RuntimeError before the undisturbed run has ended."""
-        _, finished = self._undisturbed()
-        facts = self._facts()
-        advised = [
-            replace(
-                result,
-                advice=advice(
-                    result.scenario.fault, result.finding, next(iter(result.runs), None), facts
-                ),
-            )
-            for result in self.results
-        ]
+            results.append(result)
+            self._tell(f"{case.name}: {result.verdict.value}")
 
         return Scorecard(
             job=self.plan.spec.name,
             folder=self.plan.context.data_dir,
-            reference=finished,
-            reference_seconds=self.reference_seconds,
-            results=advised,
-            advice=advice_on_all([result.finding for result in self.results], facts),
+            reference=reference,
+            results=results,
         )
 
-    def _undisturbed(self) -> tuple[Watched, DrillRun]:
-        """Return the undisturbed run. Raise RuntimeError before it has succeeded."""
-        if self.reference is None or self.finished is None:
-            raise RuntimeError("the undisturbed job has not run yet")
-        return self.reference, self.finished
+    def _reference(self, run: Run, timeout_seconds: float) -> EndedRun:
+        with WatchedRun(run, self._draw) as watched:
+            watched.until_end(timeout_seconds)
 
-    def _run_reference(self) -> None:
-        started = time.monotonic()
-        watched = self.reference = Watched(Run(submit(self.plan)))
-        with self._ended_at_last(watched):
-            watched.until(None, self.options.timeout_seconds, self.options.draw)
-
-        if watched.overdue:
-            raise _too_long(self.options)
-
-        self.reference_seconds = time.monotonic() - started
-        self.training_seconds = _training_seconds(watched)
-
+        if watched.is_overdue:
+            limit = format_duration(timeout_seconds)
+            hint = (
+                "make it short for a drill, such as --set args.epochs=1 or --set args.max-steps=50;"
+                " or --timeout 1h"
+            )
+            message = f"the undisturbed job has not ended within {limit}, and was stopped"
+            raise UsageError(message, hint=hint)
         if watched.state.state != "succeeded":
             why = explain(watched.state)
-            raise JobFailed(f"the job fails without any drill: {why}", hint=f"run {watched.run.id}")
+            raise JobFailed(f"the job fails without any drill: {why}", hint=f"run {run.id}")
 
-        self.finished = watched.finished()
-        self.options.tell(f"undisturbed: succeeded in {format_duration(self.reference_seconds)}")
+        reference = _ended(watched)
+        self._tell(f"undisturbed: succeeded in {format_duration(reference.seconds)}")
+        return reference
 
-        if watched.saves_in_time < MIN_SAVES:
-            self.overrides = self._save_more_often(watched)
+    def _save_more_often(self, reference: EndedRun) -> list[str]:
+        """Return changes of the job that make it save often enough for drills."""
+        is_trainer = self.plan.spec.entrypoint is None
+        steps = max(reference.steps, default=0)
+        if reference.saves >= MIN_SAVES:
+            return []
+        if is_trainer and steps:
+            return [f"args.checkpoint-every-steps={math.ceil(steps / DRILLED_SAVES)}"]
+        if is_trainer or reference.saves:
+            return [f"checkpoints.every={max(1, int(reference.seconds / DRILLED_SAVES))} s"]
 
-    def _save_more_often(self, watched: Watched) -> tuple[str, ...]:
-        steps = watched.state.position.steps or watched.step
-        if self.plan.spec.entrypoint is None and steps:
-            return (f"args.checkpoint-every-steps={max(1, math.ceil(steps / DRILLED_SAVES))}",)
-        if self.plan.spec.entrypoint is None or watched.saves:
-            return (f"checkpoints.every={max(1, int(self.training_seconds / DRILLED_SAVES))} s",)
+        return []
 
-        return ()
+    def _drill(self, case: Case, reference: EndedRun, run: Run, overrides: Sequence[str]) -> Result:
+        """Run the job with a fault, and again if it did not succeed. May raise NotDrilled."""
+        self._require_sense(case, reference)
+        if case is LOADER_STALLED:
+            overrides = [*overrides, *short_hang(self.plan)]
 
-    def _drill(self, scenario: Scenario) -> DrillResult:
-        if scenario.needs_checkpoint and not self._undisturbed()[0].saves:
-            return _skipped(scenario, "the job saves no checkpoint")
+        again = run.rerun(overrides, fresh=True)
+        seconds = self._limit(reference)
+        with WatchedRun(again, self._draw, reports_saves=reference.reports_saves) as watched:
+            if not watched.until(seconds, partial(self._is_time, case, reference)):
+                raise NotDrilled(Verdict.NOT_INJECTED, _why_not_injected(watched))
 
-        if scenario.fault is Fault.LOADER_STALLED and self.plan.spec.launcher == "none":
-            return _skipped(scenario, "launcher: none cannot see that processes wait")
+            saved_before = watched.saved()
+            injected = _inject(case, watched)
+            watched.until_end(seconds)
 
-        try:
-            return self._inject(scenario)
-        except NotPossible as reason:
-            return _skipped(scenario, str(reason))
-        except TooLate as reason:
-            finding = Finding(verdict=Verdict.NOT_INJECTED)
-            return DrillResult(
-                scenario=scenario,
-                finding=finding,
-                injected=f"nothing: {str(reason) or _AT_ITS_END}",
-            )
+        state = watched.state
+        saved_at_stop = watched.saved() != saved_before
+        if case.after_stop is not None and state.state == "stopped":
+            injected += f", then {case.after_stop(watched)}"
 
-    def _inject(self, scenario: Scenario) -> DrillResult:
-        watched = self._start(scenario)
-        with self._ended_at_last(watched):
-            if not watched.until(self._is_time(scenario), self._limit(), self.options.draw):
-                raise TooLate(_why_not_injected(watched))
+        runs = [_ended(watched)]
+        if state.state == "succeeded" and not state.restarts and case.kills:
+            result = Result(drill=case.name, verdict=Verdict.NOT_INJECTED, runs=runs)
+            result.injected = f"{injected}, too late"
+            return result
 
-            injected = inject(scenario.fault, watched)
-            text = injected.text + (f" at step {watched.step:g}" if watched.step else "")
-            watched.until(None, self._limit(), self.options.draw, closely=False)
+        if state.state != "succeeded" and not watched.is_overdue:
+            with WatchedRun(again.rerun(), self._draw) as rerun:
+                rerun.until_end(seconds)
+            runs.append(_ended(rerun))
 
-            if watched.overdue:
-                watched.abort()
+        result = judge(case.name, reference, runs, injected)
+        result.saved_at_stop = saved_at_stop or not reference.saves or case is not SIGTERM
+        causes = [ended.state.error for ended in reversed(runs) if ended.state.error]
+        if causes and case.has_remedy:
+            result.remedy = hint_for(causes[0]) or ""
 
-        if scenario.fault is Fault.CHECKPOINT_TORN and watched.state.state == "stopped":
-            text += f", then {tear_newest(watched.run, watched)}"
-
-        result = self._judge(scenario, watched, injected, text)
-        if scenario.fault is Fault.SIGTERM:
-            result = replace(
-                result,
-                finding=replace(
-                    result.finding, saved_at_stop=watched.saved() != injected.saved_before
-                ),
-            )
-
+        result.change = advice(case, result, self.plan)
         return result
 
-    def _judge(
-        self, scenario: Scenario, watched: Watched, injected: Injected, text: str
-    ) -> DrillResult:
-        """Return the result, after a rerun if the faulty run did not succeed."""
-        runs = [watched.finished()]
-        if runs[0].state.state == "succeeded" and injected.ends_run:
-            finding = Finding(verdict=Verdict.NOT_INJECTED)
-            return DrillResult(
-                scenario=scenario,
-                finding=finding,
-                injected=f"{text}, too late",
-                runs=runs,
-            )
+    def _require_sense(self, case: Case, reference: EndedRun) -> None:
+        """Raise NotDrilled for a drill that makes no sense for the job."""
+        if case.needs_checkpoint and not reference.saves:
+            raise NotDrilled(Verdict.SKIPPED, "the job saves no checkpoint")
+        if case is LOADER_STALLED and self.plan.spec.launcher == "none":
+            why = "launcher: none cannot see that processes wait"
+            raise NotDrilled(Verdict.SKIPPED, why)
 
-        if runs[0].state.state != "succeeded" and not runs[0].overdue:
-            rerun = Watched(watched.run.rerun())
-            with self._ended_at_last(rerun):
-                rerun.until(None, self._limit(), self.options.draw, closely=False)
+    def _is_time(self, case: Case, reference: EndedRun, watched: WatchedRun) -> bool:
+        """Return whether the fault is due: after some checkpoints, or most of the job."""
+        if len(watched.ranks()) < self.plan.spec.resources.nodes * self.plan.processes:
+            return False
+        if watched.saves >= case.checkpoints:
+            return True
+        if reference.steps:
+            return watched.step >= INJECT_AT * max(reference.steps)
 
-            runs.append(rerun.finished())
+        return watched.state.seconds(time.time()) >= INJECT_AT * reference.state.seconds(0)
 
-        finding = judge(self._undisturbed()[1], runs)
-        failed = next((run.state.error for run in reversed(runs) if run.state.error), None)
-        remedy = hint_for(failed) or "" if failed is not None and scenario.fault in REMEDIED else ""
-
-        return DrillResult(
-            scenario=scenario,
-            finding=finding,
-            injected=text,
-            remedy=remedy,
-            runs=runs,
-        )
-
-    def _start(self, scenario: Scenario) -> Watched:
-        """Start a fresh run for a drill."""
-        undisturbed, _ = self._undisturbed()
-        overrides = list(self.overrides)
-
-        if scenario.fault is Fault.LOADER_STALLED:
-            overrides.append(
-                f"limits.hang={self._drilled_hang()}{' s' if self._drilled_hang() else ''}"
-            )
-
-        return Watched(
-            undisturbed.run.rerun(overrides, fresh=True), by_events=undisturbed.reported_saves > 0
-        )
-
-    def _is_time(self, scenario: Scenario) -> Callable[[Watched], bool]:
-        """Return a test for the moment of the fault: after some checkpoints, or most of the job."""
-        last_step = self._undisturbed()[1].history.last_step
-        ranks = self.plan.spec.resources.nodes * self.plan.processes
-
-        def is_time(watched: Watched) -> bool:
-            if len(watched.ranks()) < ranks:
-                return False
-            if watched.saves >= scenario.checkpoints:
-                return True
-            if last_step is not None:
-                return watched.step >= INJECT_AT * last_step
-
-            return watched.training_seconds >= INJECT_AT * self.training_seconds
-
-        return is_time
-
-    @contextmanager
-    def _ended_at_last(self, watched: Watched) -> Iterator[None]:
-        """Make sure that the run has ended afterwards."""
-        try:
-            yield
-        finally:
-            if not watched.state.has_ended:
-                watched.abort()
-
-    def _drilled_hang(self) -> int:
-        """Return limits.hang for the drill of a stalled loader."""
-        return min(self.plan.spec.limits.hang, DRILLED_HANG_SECONDS)
-
-    def _limit(self) -> float:
+    def _limit(self, reference: EndedRun) -> float:
         """Return the maximum seconds of any run of a drill."""
-        waits = 2 * DRILLED_HANG_SECONDS + self.plan.target.grace_seconds
-        return TIMES_REFERENCE * self.reference_seconds + EXTRA_SECONDS + waits
-
-    def _facts(self) -> JobFacts:
-        limits = self.plan.spec.limits
-        return JobFacts(
-            restarts=None if self.plan.spec.launcher == "none" else limits.restarts,
-            retries=limits.retries,
-            hang_seconds=limits.hang,
-            drilled_hang_seconds=self._drilled_hang(),
-            is_trainer=self.plan.spec.entrypoint is None,
-            saves=self.reference is not None and self.reference.saves > 0,
-            grace=grace_of(self.plan),
-            never_loads=any(
-                result.finding.began_anew and result.scenario.fault is not Fault.CHECKPOINT_TORN
-                for result in self.results
-            ),
-        )
+        waits = 2 * HANG_SECONDS + self.plan.target.grace_seconds
+        return TIMES_REFERENCE * reference.seconds + EXTRA_SECONDS + waits
 
 
-def _too_long(options: DrillOptions) -> UsageError:
-    hint = (
-        "make it short for a drill, such as --set args.epochs=1 or --set args.max-steps=50; or"
-        " --timeout 1h"
-    )
-    limit = format_duration(options.timeout_seconds)
-    return UsageError(
-        f"the undisturbed job has not ended within {limit}, and was stopped", hint=hint
+def _inject(case: Case, watched: WatchedRun) -> str:
+    try:
+        injected = case.inject(watched)
+    except ProcessLookupError:
+        raise NotDrilled(Verdict.NOT_INJECTED, AT_ITS_END) from None
+
+    return f"{injected} after step {watched.step:g}" if watched.step else injected
+
+
+def _ended(watched: WatchedRun) -> EndedRun:
+    has_result = watched.state.state == "succeeded"
+    folder = watched.run.folder.path
+    return EndedRun(
+        run=watched.run.id,
+        state=watched.state,
+        events=watched.events,
+        trained=trained(folder, watched.state) if has_result else Trained(),
+        saves=watched.saves,
+        reports_saves=watched.reported_saves > 0,
+        is_overdue=watched.is_overdue,
     )
 
 
-def _why_not_injected(watched: Watched) -> str:
-    if watched.overdue:
-        return "it took several times as long as undisturbed until then, and was ended"
-    return (
-        f"it failed before, by itself: {explain(watched.state)}"
-        if watched.state.state == "failed"
-        else ""
-    )
+def _why_not_injected(watched: WatchedRun) -> str:
+    if watched.is_overdue:
+        return "nothing: it took several times as long as undisturbed until then, and was ended"
+    if watched.state.state == "failed":
+        return f"nothing: it failed before, by itself: {explain(watched.state)}"
+    return AT_ITS_END
 
 
-def _training_seconds(watched: Watched) -> float:
-    """Return the seconds until the first rank ended."""
-    begun = min(
-        (event.time for event in watched.events if isinstance(event, RankStarted)), default=0.0
-    )
-    ended = min(
-        (event.time for event in watched.events if isinstance(event, RankEnded)), default=begun
-    )
-    return max(0.0, ended - begun)
+def drill_folder(data_dir: Path, job: str) -> Path:
+    """Return the data folder of a job's drills."""
+    return data_dir / "drills" / job
 
 
-def _skipped(scenario: Scenario, why: str) -> DrillResult:
-    return DrillResult(scenario=scenario, finding=Finding(verdict=Verdict.SKIPPED), injected=why)
+@contextmanager
+def workplace(folder: Path) -> Iterator[None]:
+    """Lock and empty the folder. Raise RefusedError during another drill; or StorageError."""
+    with storing(folder):
+        make_private_folder(folder)
+        lock = acquire(folder / LOCK, wait=False)
+        if lock is None:
+            owner = (folder / LOCK).read_text(errors="replace")[:20]
+            hint = f"wait for it, or end it: kill -INT {owner}"
+            raise RefusedError(
+                f"a drill of this job goes on already, in process {owner}", hint=hint
+            )
+
+    try:
+        with storing(folder):
+            os.ftruncate(lock.file, 0)
+            os.pwrite(lock.file, str(os.getpid()).encode(), 0)
+            _clear(folder)
+
+        yield
+    finally:
+        lock.release()
+
+
+def _clear(folder: Path) -> None:
+    """End and remove the runs of an earlier drill."""
+    store = RunStore(folder)
+    for run_id in store.ids():
+        with suppress(CloudtrainError), WatchedRun(Run(store.open(run_id))) as watched:
+            watched.look()
+
+    for entry in folder.iterdir():
+        if entry.name not in KEPT:
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
