@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.bundle import bundled
-from cloudtrain.providers.aws.provider import settings_of
+from cloudtrain.providers.aws.infrastructure import settings_of
 from cloudtrain.providers.infrastructure import DEFAULT_NAME, Deployment, Infrastructure
 from pages import ROOT
 from tests.support.aws_template import EVERYTHING, SUBJECT, resolved, template
