@@ -38,7 +38,7 @@ class SageMakerProvider(Provider):
     checkpoints = lazy_method("cloudtrain.providers.aws.results:checkpoints")
     fetch = lazy_method("cloudtrain.providers.aws.results:fetch")
     release = lazy_method("cloudtrain.providers.aws.status:release")
-    discover_runs = lazy_method("cloudtrain.providers.aws.phases:discover_runs")
+    discover_runs = lazy_method("cloudtrain.providers.aws.discover:discover_runs")
     backfill_logs = lazy_method("cloudtrain.providers.aws.results:backfill_logs")
     native_sweeps = lazy_method("cloudtrain.providers.aws.tuning:SageMakerTuning")
 
