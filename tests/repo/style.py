@@ -31,7 +31,7 @@ UNBOUNDED = {
     "planning/recipe.py": "a file of the package",
     "providers/aws/client.py": "an archive that a submit has packed",
     "providers/aws/infrastructure.py": "a file of the package",
-    "providers/aws/validate.py": "a table of the package, or of an installed SDK",
+    "providers/aws/service_model.py": "a table of the package, or of an installed SDK",
     "providers/azure/infrastructure.py": "a file of the package",
     "providers/azure/storage.py": "an archive that a submit has packed",
     "providers/shared/recording.py": "modules of an installed SDK and of the package",

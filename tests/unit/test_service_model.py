@@ -20,7 +20,7 @@ from cloudtrain import catalog
 from cloudtrain.errors import Issue, Keys
 from cloudtrain.planning.launch import JobDocument, job_document
 from cloudtrain.providers import get_provider
-from cloudtrain.providers.aws.validate import (
+from cloudtrain.providers.aws.service_model import (
     OPERATION_INPUT,
     TABLE,
     TUNING_INPUT,

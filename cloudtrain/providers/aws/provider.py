@@ -23,8 +23,8 @@ class SageMakerProvider(Provider):
     contracts = (DECLARATION.contract,)
 
     target = lazy_method("cloudtrain.providers.aws.target:target")
-    rules = lazy_method("cloudtrain.providers.aws.validate:rule_issues")
-    checks = lazy_method("cloudtrain.providers.aws.validate:sdk_issues")
+    rules = lazy_method("cloudtrain.providers.aws.rules:rule_issues")
+    checks = lazy_method("cloudtrain.providers.aws.rules:sdk_issues")
     security_findings = lazy_method("cloudtrain.providers.aws.rules:security_findings")
     checkup = lazy_method("cloudtrain.providers.aws.checkup:account_checks")
     render = lazy_method("cloudtrain.providers.aws.tuning_request:render")

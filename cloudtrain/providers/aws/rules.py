@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 
 from cloudtrain.catalog.machines import find_instance
-from cloudtrain.errors import Issue
+from cloudtrain.errors import Issue, Keys
 from cloudtrain.planning.launch import TAG_PREFIX, dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.reference import ECR
@@ -26,8 +28,11 @@ from cloudtrain.providers.aws.request import (
     section_of,
     single_file,
 )
+from cloudtrain.providers.aws.request_fields import spec_issues, spec_path
+from cloudtrain.providers.aws.service_model import request_violations
 from cloudtrain.providers.aws.target import format_issues
 from cloudtrain.providers.native_sweep import unused_issues
+from cloudtrain.providers.shared.machine_choice import cloud_warnings
 from cloudtrain.units import exact_duration
 
 MAX_RUNTIME_SECONDS = 28 * 86_400
@@ -42,6 +47,47 @@ _TAG_PUNCTUATION = "_.:/=+-@"
 After SageMaker's API reference (Tag), as of 2026-11-22. The service model has the same rule as a
 pattern that only Java understands.
 """
+
+
+def rule_issues(plan: Plan) -> list[Issue]:
+    """Return broken rules and violations of SageMaker's service model. Imports no SDK.
+
+    A violation of an enum, a pattern or a maximum is a warning: the service may be newer than the
+    model.
+    """
+    issues = [plan.located(issue) for issue in broken_rules(plan)]
+    body = plan.request.document
+    spec = plan.spec
+    from_spec = {"Tags": spec.tags, "Environment": spec.env, "InputDataConfig": spec.inputs}
+    own_counts: dict[Keys, int] = {
+        (name,): len(body[name]) - len(fields)
+        for name, fields in from_spec.items()
+        if isinstance(body.get(name), (list, dict))
+    }
+    violations = [
+        replace(violation, message=f"{violation.message}, {count} of them set by cloudtrain")
+        if (count := own_counts.get(violation.path))
+        else violation
+        for violation in request_violations(body)
+    ]
+    reported = {issue.path for issue in issues if issue.path and issue.is_error}
+    issues += [
+        plan.located(issue)
+        for issue in spec_issues(
+            "CreateTrainingJob",
+            violations,
+            lambda path: spec_path(plan, path),
+            reported,
+        )
+    ]
+    return [*issues, *cloud_warnings(plan, notes(plan))]
+
+
+def sdk_issues(plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG001  (no program is started)
+    """Return an issue if the job needs boto3, and it is not installed."""
+    if plan.is_rehearsal or find_spec("boto3") is not None:
+        return []
+    return [Issue((), "boto3 is not installed", 'pip install "cloudtrain[aws]"')]
 
 
 def broken_rules(plan: Plan) -> list[Issue]:

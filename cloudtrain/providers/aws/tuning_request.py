@@ -26,12 +26,8 @@ from cloudtrain.planning.request_overrides import (
 )
 from cloudtrain.planning.tuned import is_rehearsed_trial, room_for, sweep_of, text_of, trial_texts
 from cloudtrain.providers.aws.request import FORM, body_of, event_pattern, job_of, section_of
-from cloudtrain.providers.aws.validate import (
-    TUNING_INPUT,
-    request_violations,
-    spec_issues,
-    spec_path,
-)
+from cloudtrain.providers.aws.request_fields import spec_issues, spec_path
+from cloudtrain.providers.aws.service_model import TUNING_INPUT, request_violations
 from cloudtrain.providers.native_sweep import PORTABLE, ServiceLimits, service_issues
 from cloudtrain.spec.search_space import MAX_CHOICES, Choice, Dimension, Integers, Normal
 from cloudtrain.spec.sweep import Sweep

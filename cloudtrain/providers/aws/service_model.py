@@ -1,4 +1,4 @@
-"""Check a request by our rules and SageMaker's service model; issues name lines of the spec. Pure.
+"""Check a request by SageMaker's service model. Pure.
 
 A plan must not spend time on the import of an SDK. `create_training_job.json` in the catalog is the
 part of botocore's service model about training and tuning jobs. tests/unit/test_service_model.py
@@ -15,21 +15,13 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.errors import Issue, Keys, did_you_mean, dotted, nearest, warning
-from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.request_overrides import override_path
-from cloudtrain.providers.aws.request import FORM, section_of
-from cloudtrain.providers.aws.rules import broken_rules, notes
-from cloudtrain.providers.shared.idempotent_create import tags
-from cloudtrain.providers.shared.machine_choice import cloud_warnings
-from cloudtrain.units import exact_duration
+from cloudtrain.errors import Issue, Keys, did_you_mean, nearest, warning
 
 TABLE = "create_training_job.json"
 OPERATION_INPUT = "CreateTrainingJobRequest"
@@ -238,151 +230,3 @@ def _kind(value: Any) -> str:
 
 def _shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def rule_issues(plan: Plan) -> list[Issue]:
-    """Return broken rules and violations of SageMaker's service model. Imports no SDK.
-
-    A violation of an enum, a pattern or a maximum is a warning: the service may be newer than the
-    model.
-    """
-    issues = [plan.located(issue) for issue in broken_rules(plan)]
-    body = plan.request.document
-    spec = plan.spec
-    from_spec = {"Tags": spec.tags, "Environment": spec.env, "InputDataConfig": spec.inputs}
-    own_counts: dict[Keys, int] = {
-        (name,): len(body[name]) - len(fields)
-        for name, fields in from_spec.items()
-        if isinstance(body.get(name), (list, dict))
-    }
-    violations = [
-        replace(violation, message=f"{violation.message}, {count} of them set by cloudtrain")
-        if (count := own_counts.get(violation.path))
-        else violation
-        for violation in request_violations(body)
-    ]
-    reported = {issue.path for issue in issues if issue.path and issue.is_error}
-    issues += [
-        plan.located(issue)
-        for issue in spec_issues(
-            "CreateTrainingJob",
-            violations,
-            lambda path: spec_path(plan, path),
-            reported,
-        )
-    ]
-    return [*issues, *cloud_warnings(plan, notes(plan))]
-
-
-def sdk_issues(plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG001  (no program is started)
-    """Return an issue if the job needs boto3, and it is not installed."""
-    if plan.is_rehearsal or find_spec("boto3") is not None:
-        return []
-    return [Issue((), "boto3 is not installed", 'pip install "cloudtrain[aws]"')]
-
-
-def spec_issues(
-    operation: str,
-    violations: list[Issue],
-    path_of: Callable[[Keys], Keys],
-    reported: set[Keys],
-) -> list[Issue]:
-    """Map violations of the service model to fields of the spec; skip `reported` fields."""
-    issues = []
-    for violation in violations:
-        path = path_of(violation.path)
-        if path in reported:
-            continue
-        member = f"{operation}.{violation.field}"
-        if not violation.is_error:
-            member += (
-                f" in the service model of {model_name()}, which may be older than the service"
-            )
-        message = f"{_in_units(violation)}  ({member})"
-        issues.append(replace(violation, path=path, message=message))
-
-    return issues
-
-
-def _in_units(violation: Issue) -> str:
-    """Return `is 7 h, at most 6 h` if the model counts seconds."""
-    name = str(violation.path[-1]) if violation.path else ""
-    if name.endswith("InSeconds"):
-        return re.sub(r"\d+", lambda number: exact_duration(int(number[0])), violation.message)
-    return violation.message
-
-
-def spec_path(plan: Plan, path: Keys) -> Keys:
-    """Return the field of the spec behind a member of the body; empty if there is none.
-
-    `path`: of the member, such as `("Tags", 3, "Value")`.
-    """
-    spec = plan.spec
-    override = override_path(section_of(plan).request, plan.request.document, path, FORM)
-    if override is not None:
-        return override
-
-    head = path[0] if path else ""
-    tail = path[1:]
-    if head == "Environment":
-        return ("env", *tail[:1])
-    if head == "Tags":
-        keys = list(tags(plan, plan.target.image_address))
-        index = tail[0] if tail and isinstance(tail[0], int) else -1
-        if 0 <= index < len(keys) and keys[index] in spec.tags:
-            return ("tags", keys[index])
-        return ("tags",)
-
-    if head == "InputDataConfig":
-        names = [None, None, *spec.inputs]
-        index = tail[0] if tail and isinstance(tail[0], int) else 0
-        name = names[index] if index < len(names) else None
-        if name:
-            return ("inputs", name)
-        return ("aws", "bucket") if tail else ("inputs",)
-    if head == "ResourceConfig":
-        return _resource_path(plan, tail)
-    if head == "StoppingCondition":
-        return _stopping_path(plan, tail)
-
-    return _FIELDS.get(dotted(path[:2]), _FIELDS.get(str(head), ()))
-
-
-_FIELDS: Mapping[str, Keys] = {
-    "TrainingJobName": ("name",),
-    "RoleArn": ("aws", "role"),
-    "AlgorithmSpecification.TrainingImage": ("image",),
-    "OutputDataConfig.KmsKeyId": ("aws", "kms_key"),
-    "OutputDataConfig": ("aws", "output"),
-    "CheckpointConfig": ("checkpoints", "uri"),
-    "RetryStrategy": ("limits", "retries"),
-    "VpcConfig.Subnets": ("aws", "subnets"),
-    "VpcConfig": ("aws", "security_groups"),
-    "TensorBoardOutputConfig": ("aws", "bucket"),
-}
-
-
-def _resource_path(plan: Plan, tail: Keys) -> Keys:
-    resources = plan.spec.resources
-    field = str(tail[0]) if tail else ""
-    if field in ("InstanceType", "InstancePreferences"):
-        index = tail[1:2] if field == "InstancePreferences" else ()
-        if resources.instance.get(plan.target.provider):
-            return ("resources", "instance", plan.target.provider, *index)
-        return ("resources", "gpu" if resources.gpu else "gpus")
-
-    fields: Mapping[str, Keys] = {
-        "InstanceCount": ("resources", "nodes"),
-        "VolumeSizeInGB": ("resources", "disk"),
-        "VolumeKmsKeyId": ("aws", "kms_key"),
-        "KeepAlivePeriodInSeconds": ("aws", "keep_alive"),
-        "TrainingPlanArn": ("aws", "training_plan"),
-    }
-    return fields.get(field, ("resources",))
-
-
-def _stopping_path(plan: Plan, tail: Keys) -> Keys:
-    if tail and tail[0] == "MaxRuntimeInSeconds":
-        cap = plan.target.cost_estimate.cap if plan.target.cost_estimate else ""
-        return tuple((cap or "limits.max_runtime").split("."))
-    return ("limits", "max_wait")
