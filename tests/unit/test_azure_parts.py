@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from cloudtrain.errors import CloudError, RefusedError, SpecError, StorageError, UsageError
+from cloudtrain.providers.azure.account import account, workspace_of
 from cloudtrain.providers.azure.client import Cluster, QuotaUsage, VmFamily
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.results import datastore_path
@@ -23,7 +24,6 @@ from cloudtrain.providers.azure.status import (
     timestamp,
 )
 from cloudtrain.providers.azure.submit import refuse_machines
-from cloudtrain.providers.azure.target import account, workspace_of
 from cloudtrain.settings import Settings
 from cloudtrain_launcher.events import Billing
 from tests.golden.cases import plan_of

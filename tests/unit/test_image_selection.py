@@ -17,10 +17,10 @@ from cloudtrain.planning.reference import ACR, ECR, Address, is_loopback, parse_
 from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.config import AwsConfig
-from cloudtrain.providers.aws.target import image_of as aws_image
-from cloudtrain.providers.aws.target import repository_of
+from cloudtrain.providers.aws.image import image_of as aws_image
+from cloudtrain.providers.aws.image import repository_of
 from cloudtrain.providers.azure.config import AzureConfig
-from cloudtrain.providers.azure.target import image_of as azure_image
+from cloudtrain.providers.azure.image import image_of as azure_image
 from cloudtrain.providers.docker.images import build
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.spec.load import load_spec

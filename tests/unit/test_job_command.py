@@ -15,11 +15,11 @@ from cloudtrain.cli.plan_view import cost
 from cloudtrain.cli.submit import _confirm
 from cloudtrain.errors import RefusedError, SpecError, UsageError
 from cloudtrain.planning.plan import Plan
+from cloudtrain.providers.aws.account import cli_default_region
 from cloudtrain.providers.aws.config import AwsConfig, profile_of
 from cloudtrain.providers.aws.phases import billing
-from cloudtrain.providers.aws.target import cli_default_region
+from cloudtrain.providers.azure.account import cli_default_account, workspace_of
 from cloudtrain.providers.azure.config import AzureConfig
-from cloudtrain.providers.azure.target import cli_default_account, workspace_of
 from cloudtrain.settings import load_settings
 from cloudtrain.spec.sources import job_folder
 from cloudtrain.sweeps.rules import sweep_issues

@@ -10,6 +10,7 @@ from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.planning.reference import ECR, parse_address
 from cloudtrain.planning.target import Target
+from cloudtrain.providers.aws.account import format_issues
 from cloudtrain.providers.aws.config import AwsConfig, connect
 from cloudtrain.providers.aws.network import network_checks
 from cloudtrain.providers.aws.rights import (
@@ -23,7 +24,6 @@ from cloudtrain.providers.aws.rights import (
     role_check,
 )
 from cloudtrain.providers.aws.section import AwsSection
-from cloudtrain.providers.aws.target import format_issues
 from cloudtrain.units import exact_duration
 
 if TYPE_CHECKING:

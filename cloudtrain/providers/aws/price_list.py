@@ -42,7 +42,7 @@ def own_region(settings: Settings) -> str:
     if region := settings.get("aws.region"):
         return str(region)
     # imported late: it needs pydantic
-    from cloudtrain.providers.aws.target import configured_region
+    from cloudtrain.providers.aws.account import configured_region
 
     return configured_region(settings)
 

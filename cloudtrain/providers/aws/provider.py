@@ -28,7 +28,7 @@ class SageMakerProvider(Provider):
     security_findings = lazy_method("cloudtrain.providers.aws.rules:security_findings")
     checkup = lazy_method("cloudtrain.providers.aws.checkup:account_checks")
     render = lazy_method("cloudtrain.providers.aws.tuning_request:render")
-    repository = lazy_method("cloudtrain.providers.aws.target:image_repository")
+    repository = lazy_method("cloudtrain.providers.aws.image:image_repository")
     export = lazy_method("cloudtrain.providers.aws.request:export")
     start = lazy_method("cloudtrain.providers.aws.submit:start")
     observe = lazy_method("cloudtrain.providers.aws.status:observe")
@@ -48,8 +48,8 @@ class SageMakerProvider(Provider):
 
     def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:
         """Return the CloudFormation template and the stack of that name."""
+        from cloudtrain.providers.aws.account import configured_region, format_issues
         from cloudtrain.providers.aws.infrastructure import AwsInfrastructure
-        from cloudtrain.providers.aws.target import configured_region, format_issues
 
         where = region or configured_region(settings)
         for issue in format_issues("region", where) if where else ():

@@ -20,6 +20,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.reference import ECR
 from cloudtrain.planning.request_overrides import reserved_issues, spec_overrides
 from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS, is_file_system
+from cloudtrain.providers.aws.account import format_issues
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import (
     FORM,
@@ -30,7 +31,6 @@ from cloudtrain.providers.aws.request import (
 )
 from cloudtrain.providers.aws.request_fields import spec_issues, spec_path
 from cloudtrain.providers.aws.service_model import request_violations
-from cloudtrain.providers.aws.target import format_issues
 from cloudtrain.providers.native_sweep import unused_issues
 from cloudtrain.providers.shared.machine_choice import cloud_warnings
 from cloudtrain.units import exact_duration

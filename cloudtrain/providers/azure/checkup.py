@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError, RefusedError, UsageError
 from cloudtrain.planning.target import Target
+from cloudtrain.providers.azure.account import format_issues
 from cloudtrain.providers.azure.config import AzureConfig, connect
 from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.azure.rights import ML_VERSION, Account, rights_checks, workspace_id
 from cloudtrain.providers.azure.submit import refuse_cluster, refuse_serverless
-from cloudtrain.providers.azure.target import format_issues
 from cloudtrain.providers.shared.account import clock_check
 
 if TYPE_CHECKING:

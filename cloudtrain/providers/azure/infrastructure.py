@@ -75,7 +75,7 @@ class AzureInfrastructure(Infrastructure):
         }
 
     def _subscription(self) -> str:
-        from cloudtrain.providers.azure.target import cli_default_account
+        from cloudtrain.providers.azure.account import cli_default_account
 
         default = cli_default_account().get("subscription")
         subscription = self._settings.get("azure.subscription") or (default and default[0])

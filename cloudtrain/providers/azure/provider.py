@@ -26,7 +26,7 @@ class AzureMLProvider(Provider):
     security_findings = lazy_method("cloudtrain.providers.azure.rules:security_findings")
     checkup = lazy_method("cloudtrain.providers.azure.checkup:account_checks")
     render = lazy_method("cloudtrain.providers.azure.sweep_request:render")
-    repository = lazy_method("cloudtrain.providers.azure.target:image_repository")
+    repository = lazy_method("cloudtrain.providers.azure.image:image_repository")
     export = lazy_method("cloudtrain.providers.azure.request:export")
     start = lazy_method("cloudtrain.providers.azure.submit:start")
     observe = lazy_method("cloudtrain.providers.azure.status:observe")

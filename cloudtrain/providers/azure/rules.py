@@ -21,7 +21,9 @@ from cloudtrain.errors import Issue, did_you_mean
 from cloudtrain.planning.launch import TAG_PREFIX, JobDocument
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import RequestForm, overrides_of, reserved_issues
+from cloudtrain.providers.azure.account import format_issues
 from cloudtrain.providers.azure.config import INSTALL, AzureConfig
+from cloudtrain.providers.azure.image import check_image_name
 from cloudtrain.providers.azure.request import (
     EARLY_TERMINATION,
     FORM,
@@ -32,7 +34,6 @@ from cloudtrain.providers.azure.request import (
     more_outputs,
     section_of,
 )
-from cloudtrain.providers.azure.target import check_image_name, format_issues
 from cloudtrain.providers.native_sweep import unused_issues
 from cloudtrain.providers.shared.machine_choice import cloud_warnings
 from cloudtrain.source.inputs import input_problem
