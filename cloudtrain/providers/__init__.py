@@ -32,25 +32,6 @@ if TYPE_CHECKING:
     from cloudtrain_launcher.events import Event
 
 
-class _LazyMethod:
-    def __init__(self, place: str) -> None:
-        self._place = place
-
-    def __get__(self, provider: object, owner: type) -> Any:
-        if provider is None:
-            return self
-        module, _, name = self._place.partition(":")
-        return getattr(import_module(module), name)
-
-
-def lazy_method(place: str) -> Any:
-    """Return a provider's method: `package.module:function`, imported at its first call.
-
-    The function takes the arguments of the interface, without the provider itself.
-    """
-    return _LazyMethod(place)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiscoveredRun:
     """A job that cloudtrain started, perhaps from another machine, as a cloud lists it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import os
 import shutil
 import sys
@@ -18,7 +17,6 @@ import cloudtrain
 from cloudtrain import providers
 from cloudtrain.errors import SpecError, UsageError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers import Provider, get_provider
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.preflight import preflight
 from cloudtrain.testing.conformance import (
@@ -279,16 +277,3 @@ def test_an_unknown_provider_is_answered_with_those_at_hand() -> None:
     for hostile in ("../errors", "__init__", "os.path"):
         with pytest.raises(UsageError):
             providers.get_provider(hostile)
-
-
-@pytest.mark.parametrize("name", ["aws", "azure", "docker", "local"])
-def test_lazy_methods_take_the_arguments_of_the_interface(name: str) -> None:
-    provider = get_provider(name)
-    lazy = 0
-    for method, declared in inspect.getmembers(Provider, inspect.isfunction):
-        implementation = getattr(provider, method)
-        if inspect.isfunction(implementation):
-            lazy += 1
-            expected = [*inspect.signature(declared).parameters][1:]
-            assert [*inspect.signature(implementation).parameters][: len(expected)] == expected
-    assert lazy > 2

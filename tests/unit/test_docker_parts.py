@@ -207,11 +207,11 @@ def test_an_image_for_another_processor_and_an_engine_elsewhere_are_told(
 ) -> None:
     plan = plan_of("docker", "name: digits\nimage: train:1\nentrypoint: train.py\n")
     monkeypatch.setattr(docker_checks, "docker_engine", lambda: nullcontext(Elsewhere()))
-    (issue,) = docker_checks.container_checks(plan, starting=False)
+    (issue,) = docker_checks.container_checks(plan)
     assert issue.severity == "warning"
     assert "the image train:1 is built for amd64, this machine is arm64" in issue.message
     monkeypatch.setenv("DOCKER_HOST", "ssh://me@there")
-    assert docker_checks.container_checks(plan, starting=False) == []
+    assert docker_checks.container_checks(plan) == []
     (issue,) = docker_checks.container_rules(plan)
     assert (issue.severity, "must be this machine's" in issue.message) == ("error", True)
 

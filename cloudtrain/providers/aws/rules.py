@@ -83,7 +83,7 @@ def rule_issues(plan: Plan) -> list[Issue]:
     return [*issues, *cloud_warnings(plan, notes(plan))]
 
 
-def sdk_issues(plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG001  (no program is started)
+def sdk_issues(plan: Plan) -> list[Issue]:
     """Return an issue if the job needs boto3, and it is not installed."""
     if plan.is_rehearsal or find_spec("boto3") is not None:
         return []

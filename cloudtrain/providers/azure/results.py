@@ -42,7 +42,7 @@ def artifact_uris(document: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def publish(run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG001
+def publish(run: RunFolder, name: str, text: str) -> None:
     """Write a blob into the job's output folder, which its nodes have mounted."""
     datastore, folder = datastore_path(request_of(run)["outputs"]["output"]["path"])
     blob = f"{folder}{PUBLISHED_FOLDER}/{name}"

@@ -131,7 +131,7 @@ def override_issues(
                 break
 
 
-def sdk_issues(plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG001  (no program is started)
+def sdk_issues(plan: Plan) -> list[Issue]:
     """Return an error if the SDK is not installed; a rehearsal does not need it."""
     if plan.is_rehearsal or _has_sdk():
         return []

@@ -35,7 +35,7 @@ def container_rules(plan: Plan) -> list[Issue]:
     ]
 
 
-def container_checks(plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG001  (no program is started)
+def container_checks(plan: Plan) -> list[Issue]:
     """Return problems that the engine and the driver report."""
     if address_issues():
         return []

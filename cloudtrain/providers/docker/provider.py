@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.planning.launch import CLOUD_FIELDS, Layout, Request, launches
 from cloudtrain.planning.target import Target
-from cloudtrain.providers import Progress, lazy_method
+from cloudtrain.providers import Progress
 from cloudtrain.providers.docker.container_spec import (
     Bind,
     ContainerLaunch,
@@ -22,8 +22,12 @@ from cloudtrain.providers.local.backend import LocalBackend, resolve_path
 from cloudtrain.providers.rehearsal.base import RunPaths
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
+    from cloudtrain.checkup import Check
+    from cloudtrain.errors import Issue
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
+    from cloudtrain.providers.docker.emulator import DockerEmulator
+    from cloudtrain.providers.rehearsal.base import EmulatedPlan
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.logs import Observation, Record
     from cloudtrain.runs.state import RunState
@@ -65,10 +69,34 @@ class DockerProvider(LocalBackend):
             problems=problems,
         )
 
-    rules = lazy_method("cloudtrain.providers.docker.checks:container_rules")
-    checks = lazy_method("cloudtrain.providers.docker.checks:container_checks")
-    checkup = lazy_method("cloudtrain.providers.docker.checks:engine_checks")
-    emulator = lazy_method("cloudtrain.providers.docker.emulator:docker_emulator")
+    def rules(self, plan: Plan) -> list[Issue]:
+        """Return problems found on the disk and in the environment, without the engine."""
+        from cloudtrain.providers.docker.checks import container_rules
+
+        return container_rules(plan)
+
+    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (no program is started)
+        """Return problems that the engine and the driver report."""
+        from cloudtrain.providers.docker.checks import container_checks
+
+        return container_checks(plan)
+
+    def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:
+        """Ask the container engine for everything that a job of this spec needs."""
+        from cloudtrain.providers.docker.checks import engine_checks
+
+        return engine_checks(settings, target, spec)
+
+    def emulator(
+        self,
+        paths: RunPaths,
+        request: Mapping[str, Any],
+        plan: EmulatedPlan,
+    ) -> DockerEmulator:
+        """Return the emulator of the request's contract, with a container per node."""
+        from cloudtrain.providers.docker.emulator import docker_emulator
+
+        return docker_emulator(paths, request, plan)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """Return the containers, one per node: command, mounts and resources of each."""

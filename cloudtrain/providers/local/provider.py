@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.planning.launch import Layout, Request, launches
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
-from cloudtrain.providers import lazy_method
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 from cloudtrain.providers.local.backend import UNUSED, LocalBackend, resolve_path
@@ -21,6 +20,8 @@ from cloudtrain.providers.rehearsal.base import PlainEmulator, RunPaths
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
+    from cloudtrain.checkup import Check
+    from cloudtrain.errors import Issue
     from cloudtrain.planning.launch import Launch
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.providers.rehearsal.base import EmulatedPlan, Emulator
@@ -53,9 +54,23 @@ class LocalProvider(LocalBackend):
             origins={"python": settings.origin_beside_job("python")},
         )
 
-    rules = lazy_method("cloudtrain.providers.local.checks:host_rules")
-    checks = lazy_method("cloudtrain.providers.local.checks:host_checks")
-    checkup = lazy_method("cloudtrain.providers.local.checks:machine_checks")
+    def rules(self, plan: Plan) -> list[Issue]:
+        """Return problems found on the disk and in the environment."""
+        from cloudtrain.providers.local.checks import host_rules
+
+        return host_rules(plan)
+
+    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:
+        """Return problems that need a process, such as the number of GPUs."""
+        from cloudtrain.providers.local.checks import host_checks
+
+        return host_checks(plan, starting=starting)
+
+    def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:
+        """Ask this machine for everything that a job of this spec needs."""
+        from cloudtrain.providers.local.checks import machine_checks
+
+        return machine_checks(settings, target, spec)
 
     def emulator(
         self,
