@@ -13,20 +13,6 @@ from cloudtrain.spec.sweep import Sweep
 from cloudtrain.spec.varied_settings import override_of
 from cloudtrain_launcher.contract import PARAMETERS, VARIABLES, plain_name, text_of, value_of
 
-__all__ = [
-    "argument_of",
-    "is_rehearsed_trial",
-    "named_texts",
-    "parameters_of",
-    "plain_name",
-    "room_for",
-    "sweep_of",
-    "text_of",
-    "trial_texts",
-    "value_of",
-    "variable_of",
-]
-
 Rules = Mapping[str, Mapping[str, Any]]
 """Field `tuned` of a job document, explained in cloudtrain_launcher/contract.py."""
 
@@ -49,24 +35,8 @@ def sweep_of(plan: Plan) -> Sweep:
     return plan.spec.sweep
 
 
-def is_rehearsed_trial(plan: Plan) -> bool:
-    """Return whether a plan rehearses a trial of the cloud's own search engine."""
-    sweep = plan.spec.sweep
-    values = plan.spec.args.values
-
-    if (
-        not plan.is_rehearsal
-        or sweep is None
-        or sweep.engine != "native"
-        or plan.context.trial is not None
-    ):
-        return False
-
-    return isinstance(values, Mapping) and all(argument_of(key) in values for key in sweep.space)
-
-
 def trial_texts(plan: Plan) -> dict[str, str]:
-    """Return the values of a rehearsed trial as the service would send them."""
+    """Return the values in the arguments of a plan as the service would send them."""
     values = plan.spec.args.values
     if not isinstance(values, Mapping):
         raise TypeError("a sweep varies arguments by their names")

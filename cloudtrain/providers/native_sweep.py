@@ -104,6 +104,13 @@ class NativeSweeps(Protocol):
         """Return the service's request, with the job document that all trials share."""
         ...
 
+    def render_trial(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
+        """Return the request of one trial as the service would start it, for a rehearsal.
+
+        Its values are arguments of the plan.
+        """
+        ...
+
     def start(
         self,
         plan: Plan,

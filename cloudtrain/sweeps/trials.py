@@ -65,16 +65,23 @@ class TrialPlans:
         if "name" not in document.values:
             document = replace(document, values={"name": self._old.name, **document.values})
 
-        return replan(
+        rules = self._rules(trial, launching, resumes=bool(resume_from))
+        plan = replan(
             self._old,
             document,
             self._data_dir,
             run_id=launching.run,
             resume_run=launching.resumes if resume_from else "",
             resume_from=resume_from,
-            trial=self._rules(trial, launching, resumes=bool(resume_from)),
+            trial=rules,
             trials_at_once=self.definition.parallel,
         )
+        # Trials of a native sweep run here only in a rehearsal; ours alone end early at rungs.
+        if self.definition.engine == "native" and rules is None:
+            native = get_provider(plan.target.provider).native_sweeps()
+            return replace(plan, renderer=native.render_trial)
+
+        return plan
 
     def _overrides(self, parameters: Mapping[str, Scalar], launching: Launching) -> list[str]:
         overrides = [override_of(key, value) for key, value in parameters.items()]

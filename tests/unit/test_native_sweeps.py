@@ -12,9 +12,10 @@ import pytest
 
 from cloudtrain.errors import Issue
 from cloudtrain.planning.launch import job_document
-from cloudtrain.planning.tuned import parameters_of, plain_name, text_of
+from cloudtrain.planning.target import Target
+from cloudtrain.planning.tuned import parameters_of
 from cloudtrain.providers import get_provider
-from cloudtrain.providers.aws.tuning_request import tuning_document
+from cloudtrain.providers.aws.tuning_request import render
 from cloudtrain.providers.azure.sweep_request import expression
 from cloudtrain.providers.native_sweep import worst_usd
 from cloudtrain.spec.load import override, spec_from_document
@@ -22,7 +23,7 @@ from cloudtrain.spec.search_space import Choice, Integers, Normal, Uniform
 from cloudtrain.spec.varied_settings import override_of
 from cloudtrain.spec.yaml_document import parse_document
 from cloudtrain_launcher import contract
-from cloudtrain_launcher.contract import with_values
+from cloudtrain_launcher.contract import plain_name, text_of, with_values
 from tests.golden.cases import AZURE_RANDOM, TUNING, plan_of
 from tests.support.native_sweeps import changed
 
@@ -85,6 +86,13 @@ def test_a_target_is_sent_where_the_service_stops_at_one_and_refused_elsewhere()
         .document["HyperParameterTuningJobConfig"]
     )
     assert config["TuningJobCompletionCriteria"] == {"TargetObjectiveMetricValue": 0.5}
+
+
+@on_each_cloud
+def test_a_job_with_such_a_section_is_rehearsed_as_it_is_submitted(cloud: str) -> None:
+    plan = plan_of(cloud, changed("sweep.engine=native", "args.lr=0.01"))
+    here = Target(provider="local", where="this machine", max_nodes=8, grace_seconds=30)
+    assert replace(plan, host=here).request.job == plan.request.job
 
 
 @on_each_cloud
@@ -384,4 +392,4 @@ def test_a_value_that_the_section_does_not_have_fails_the_trial(
 ) -> None:
     chosen = {"batch-size": "16", "width": "8", "amp": "true", "drop": "0.1", **texts}
     with pytest.raises(RuntimeError, match=message):
-        with_values(tuning_document(plan_of("aws", TUNING)).to_json(), chosen)
+        with_values(render(plan_of("aws", TUNING)).job.to_json(), chosen)

@@ -22,7 +22,7 @@ from cloudtrain.planning.request_overrides import RequestForm, merge_request
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.request import FORM as AWS
-from cloudtrain.providers.azure.request import BOOTSTRAP, OUTPUTS, document_of, input_uri, job_of
+from cloudtrain.providers.azure.request import BOOTSTRAP, OUTPUTS, input_uri, job_of, render
 from cloudtrain.providers.azure.request import FORM as AZURE
 from cloudtrain.providers.azure.rules import rule_issues
 from cloudtrain.spec.contradictions import HIDDEN, hide_setting
@@ -246,18 +246,18 @@ def with_arguments(*words: str) -> Plan:
 
 
 def job_for(text: str) -> CommandJob:
-    return command_job(document_of(plan_of("azure", PLAIN + text)), master="10.0.0.4")
+    return command_job(render(plan_of("azure", PLAIN + text)).document, master="10.0.0.4")
 
 
 @given(WORDS)
 def test_any_argument_arrives_as_it_was_and_never_as_a_placeholder(words: list[str]) -> None:
     plan = with_arguments(*words)
-    text = document_of(plan)["environment_variables"]["CLOUDTRAIN_JOB"]
+    text = render(plan).document["environment_variables"]["CLOUDTRAIN_JOB"]
     assert "${{" not in text
     assert "\n" not in text
     assert json.loads(text) == json.loads(json.dumps(job_of(plan).to_json()))
     assert json.loads(text)["argv"] == words
-    assert document_of(plan)["command"] == document_of(PLAN)["command"]
+    assert render(plan).document["command"] == render(PLAN).document["command"]
 
 
 def test_a_shell_takes_the_command_as_it_is_whatever_blanks_are_in_the_paths(
@@ -330,12 +330,14 @@ def test_a_job_stops_by_itself_before_azure_ends_it_without_a_word(
     limits: str, timeout: int, stops: int
 ) -> None:
     plan = plan_of("azure", PLAIN.replace("{max_runtime: 1 h}", limits))
-    assert document_of(plan)["limits"] == {"timeout": timeout}
+    assert render(plan).document["limits"] == {"timeout": timeout}
     assert job_of(plan).stop_after_seconds == stops
 
 
 def resume_of(plan: Plan) -> Mapping[str, Any] | None:
-    resume_input: Mapping[str, Any] | None = document_of(plan)["inputs"].get("cloudtrain_resume")
+    resume_input: Mapping[str, Any] | None = (
+        render(plan).document["inputs"].get("cloudtrain_resume")
+    )
     return resume_input
 
 
@@ -355,7 +357,7 @@ def test_a_rehearsal_finds_earlier_checkpoints_beside_its_own() -> None:
 def test_spot_on_a_cluster_is_not_sent_and_a_warning_says_so() -> None:
     both = PLAIN.replace("nodes: 2", "nodes: 2, spot: true") + "azure: {compute: my-cluster}\n"
     plan = plan_of("azure", both)
-    assert "queue_settings" not in document_of(plan)
+    assert "queue_settings" not in render(plan).document
     assert any("resources.spot changes nothing" in issue.message for issue in rule_issues(plan))
 
 
@@ -380,7 +382,9 @@ def test_image_with_an_old_python_in_its_name_gives_a_warning(
 
 
 def test_shared_memory_is_never_less_than_was_asked_for() -> None:
-    document = document_of(plan_of("azure", PLAIN.replace("nodes: 2", "nodes: 2, shm: 1500001 B")))
+    document = render(
+        plan_of("azure", PLAIN.replace("nodes: 2", "nodes: 2, shm: 1500001 B"))
+    ).document
     assert document["resources"]["shm_size"] == "2m"
 
 

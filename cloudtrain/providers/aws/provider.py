@@ -72,7 +72,7 @@ class SageMakerProvider(Provider):
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """Return the body of CreateTrainingJob, and the job document."""
-        from cloudtrain.providers.aws.tuning_request import render
+        from cloudtrain.providers.aws.request import render
 
         return render(plan, image)
 

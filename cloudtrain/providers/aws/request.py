@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import local_disks
-from cloudtrain.planning.launch import PUBLISHED, TAG_PREFIX, JobDocument, job_document
+from cloudtrain.planning.launch import PUBLISHED, TAG_PREFIX, JobDocument, Request, job_document
 from cloudtrain.planning.plan import Plan, json_digest
-from cloudtrain.planning.request_overrides import RequestForm
+from cloudtrain.planning.request_overrides import RequestForm, merge_request
 from cloudtrain.planning.sagemaker import (
     MIN_KEPT_CHECKPOINTS,
     ROOT,
@@ -113,15 +113,23 @@ def published_uri(output: str, run_id: str) -> str:
     return f"{output.rstrip('/')}/{run_id}/published"
 
 
-def body_of(
-    plan: Plan,
-    image: ResolvedImage | None = None,
-    document: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
+    """Return the body of CreateTrainingJob as plain JSON, and the job document."""
+    return request_with(job_of(plan), plan, image)
+
+
+def request_with(job: JobDocument, plan: Plan, image: ResolvedImage | None = None) -> Request:
+    """Return the request for a plan whose nodes read this job document."""
+    body = body_of(plan, job, image)
+    document = merge_request(body, section_of(plan).request, FORM)
+    return Request(provider="aws", document=document, job=job)
+
+
+def body_of(plan: Plan, job: JobDocument, image: ResolvedImage | None = None) -> dict[str, Any]:
     """Return the body of CreateTrainingJob, as for the AWS CLI's `--cli-input-json`.
 
-    `image`: the image that was built or looked up; None: the planned address. `document`: the job
-    document, by default from `job_of`.
+    `job`: the job document, whose channel has its digest. `image`: the image that was built or
+    looked up; None: the planned address.
     """
     spec = plan.spec
     config = plan.target.config_as(AwsConfig)
@@ -140,7 +148,7 @@ def body_of(
             **_metrics(plan),
         },
         **_hyperparameters(plan),
-        "InputDataConfig": _channels(plan, base, document or job_of(plan).to_json()),
+        "InputDataConfig": _channels(plan, base, job.to_json()),
         "OutputDataConfig": {
             "S3OutputPath": output_uri(plan),
             **({"KmsKeyId": config.kms_key} if config.kms_key else {}),

@@ -29,9 +29,9 @@ from cloudtrain.providers.aws.submit import (
 )
 from cloudtrain.providers.aws.tuning_request import (
     STRATEGIES,
+    render,
+    render_trial,
     training_definition,
-    tuning_body,
-    tuning_document,
 )
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
 from cloudtrain.providers.shared.idempotent_create import is_new, settle
@@ -75,7 +75,7 @@ class SageMakerTuning:
 
     def stopping(self, plan: Plan) -> str:
         """Say if Hyperband or the early stopping of the request ends bad trials early."""
-        config = tuning_body(plan)["HyperParameterTuningJobConfig"]
+        config = render(plan).document["HyperParameterTuningJobConfig"]
         if config["Strategy"] == "Hyperband":
             return "SageMaker's Hyperband ends bad trials early"
         if config.get("TrainingJobEarlyStoppingType") == "Auto":
@@ -84,7 +84,11 @@ class SageMakerTuning:
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """Return the body of CreateHyperParameterTuningJob, and the trials' job document."""
-        return Request(provider="aws", document=tuning_body(plan, image), job=tuning_document(plan))
+        return render(plan, image)
+
+    def render_trial(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
+        """Return the training job of a trial whose values are arguments of the plan."""
+        return render_trial(plan, image)
 
     def start(
         self,

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import Issue, Keys, dotted, warning
-from cloudtrain.planning.launch import TAG_PREFIX, JobDocument, Request
+from cloudtrain.planning.launch import TAG_PREFIX, Request
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import (
     RequestForm,
@@ -24,13 +24,14 @@ from cloudtrain.planning.request_overrides import (
     reserved_issues,
     spec_overrides,
 )
-from cloudtrain.planning.tuned import is_rehearsed_trial, room_for, sweep_of, text_of, trial_texts
-from cloudtrain.providers.aws.request import FORM, body_of, event_pattern, job_of, section_of
+from cloudtrain.planning.tuned import room_for, sweep_of, trial_texts
+from cloudtrain.providers.aws.request import FORM, event_pattern, job_of, request_with, section_of
 from cloudtrain.providers.aws.request_fields import spec_issues, spec_path
 from cloudtrain.providers.aws.service_model import TUNING_INPUT, request_violations
 from cloudtrain.providers.native_sweep import PORTABLE, ServiceLimits, service_issues
 from cloudtrain.spec.search_space import MAX_CHOICES, Choice, Dimension, Integers, Normal
 from cloudtrain.spec.sweep import Sweep
+from cloudtrain_launcher.contract import text_of
 
 if TYPE_CHECKING:
     from cloudtrain.planning.reference import ResolvedImage
@@ -83,51 +84,36 @@ _SMALLEST_VOLUME_GIB = 1
 
 
 def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
-    """Return the body of CreateTrainingJob as plain JSON, and the job document.
+    """Return the body of CreateHyperParameterTuningJob, and the job document of all trials.
 
-    A rehearsed trial of a sweep with `engine: native` has the form that a tuning job gives it.
+    Each trial's launcher fills its values and its run id into that document.
     """
-    if is_rehearsed_trial(plan):
-        return Request(provider="aws", document=trial_body(plan), job=tuning_document(plan))
-
-    job = job_of(plan)
-    document = merge_request(body_of(plan, image, job.to_json()), section_of(plan).request, FORM)
-    return Request(provider="aws", document=document, job=job)
-
-
-def tuning_body(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
-    """Return the body, as for the AWS CLI's `--cli-input-json`."""
-    room, _ = room_for(plan)
-    training = merge_request(
-        body_of(room, image, tuning_document(plan).to_json()), section_of(plan).request, FORM
-    )
+    room, rules = room_for(plan)
+    job = replace(job_of(room), tuned=rules)
+    training = request_with(job, room, image).document
     body = {
         "HyperParameterTuningJobName": plan.run_id,
         _CONFIG: _config(sweep_of(plan)),
         "TrainingJobDefinition": _definition(plan, training),
         "Tags": [*training["Tags"], {"Key": SWEEP_TAG, "Value": plan.run_id}],
     }
-    return merge_request(body, section_of(plan).sweep_request, SWEEP_FORM)
+    document = merge_request(body, section_of(plan).sweep_request, SWEEP_FORM)
+    return Request(provider="aws", document=document, job=job)
 
 
-def tuning_document(plan: Plan) -> JobDocument:
-    """Return the job document of all trials; their launchers fill in values and run ids."""
-    room, rules = room_for(plan)
-    return replace(job_of(room), tuned=rules)
-
-
-def trial_body(plan: Plan) -> dict[str, Any]:
+def render_trial(plan: Plan, image: ResolvedImage | None = None) -> Request:
     """Return the training job of a trial whose values are arguments of the plan."""
-    body = tuning_body(plan)
-    return {
+    sweep = render(plan, image)
+    document = {
         "TrainingJobName": plan.run_id,
-        **training_definition(body),
+        **training_definition(sweep.document),
         "HyperParameters": {
             **trial_texts(plan),
             "_tuning_objective_metric": sweep_of(plan).objective.metric,
         },
-        "Tags": body["Tags"],
+        "Tags": sweep.document["Tags"],
     }
+    return Request(provider="aws", document=document, job=sweep.job)
 
 
 def training_definition(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -337,7 +323,9 @@ def _job(plan: Plan) -> Iterator[Issue]:
     yield from reserved_issues(section.sweep_request, SWEEP_FORM)
 
     count = len(
-        tuning_body(plan)["TrainingJobDefinition"]["AlgorithmSpecification"]["MetricDefinitions"]
+        render(plan).document["TrainingJobDefinition"]["AlgorithmSpecification"][
+            "MetricDefinitions"
+        ]
     )
     if count > MAX_METRICS:
         yield Issue(
@@ -369,7 +357,7 @@ def _notes(plan: Plan) -> Iterator[Issue]:
 
 def _model(plan: Plan, reported: set[Keys]) -> list[Issue]:
     """Return violations of SageMaker's service model, at the fields that they come from."""
-    violations = request_violations(tuning_body(plan), TUNING_INPUT)
+    violations = request_violations(render(plan).document, TUNING_INPUT)
     return spec_issues(
         "CreateHyperParameterTuningJob", violations, lambda path: _path_of(plan, path), reported
     )
@@ -377,7 +365,9 @@ def _model(plan: Plan, reported: set[Keys]) -> list[Issue]:
 
 def _path_of(plan: Plan, path: Keys) -> Keys:
     """Return the field of the spec behind a member of the request; empty for none."""
-    override = override_path(section_of(plan).sweep_request, tuning_body(plan), path, SWEEP_FORM)
+    override = override_path(
+        section_of(plan).sweep_request, render(plan).document, path, SWEEP_FORM
+    )
     if override is not None:
         return override
     if path[:1] == ("TrainingJobDefinition",):

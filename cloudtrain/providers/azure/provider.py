@@ -70,7 +70,7 @@ class AzureMLProvider(Provider):
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """Return the document of a command job, and the job document in it."""
-        from cloudtrain.providers.azure.sweep_request import render
+        from cloudtrain.providers.azure.request import render
 
         return render(plan, image)
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.planning.launch import TAG_PREFIX, JobDocument, job_document
+from cloudtrain.planning.launch import TAG_PREFIX, JobDocument, Request, job_document
 from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.request_overrides import RequestForm
+from cloudtrain.planning.request_overrides import RequestForm, merge_request
 from cloudtrain.providers import Export
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.shared.idempotent_create import tags
@@ -130,15 +130,21 @@ def code_folder(data_dir: str, digest: str) -> str:
     return str(PurePosixPath(data_dir) / "sources" / digest)
 
 
-def document_of(
-    plan: Plan,
-    image: ResolvedImage | None = None,
-    job: JobDocument | None = None,
-) -> dict[str, Any]:
-    """Return the request, a command-job document for `az ml job create -f`.
+def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
+    """Return the command-job document as plain JSON, and the job document in it."""
+    return request_with(job_of(plan), plan, image)
 
-    `image`: the image that was built or looked up; None: the planned address. `job`: None: the
-    plan's own.
+
+def request_with(job: JobDocument, plan: Plan, image: ResolvedImage | None = None) -> Request:
+    """Return the request for a plan whose nodes read this job document."""
+    document = merge_request(document_of(plan, job, image), section_of(plan).request, FORM)
+    return Request(provider="azure", document=document, job=job)
+
+
+def document_of(plan: Plan, job: JobDocument, image: ResolvedImage | None = None) -> dict[str, Any]:
+    """Return a command-job document for `az ml job create -f`.
+
+    `image`: the image that was built or looked up; None: the planned address.
     """
     spec = plan.spec
     config = plan.target.config_as(AzureConfig)
@@ -166,7 +172,7 @@ def document_of(
             **_topology(plan),
             **spec.env,
             "CLOUDTRAIN_PLATFORM": "azureml",
-            "CLOUDTRAIN_JOB": as_variable((job or job_of(plan)).to_json()),
+            "CLOUDTRAIN_JOB": as_variable(job.to_json()),
         },
         "limits": {
             "timeout": plan.target.cost_estimate.max_seconds if plan.target.cost_estimate else 0

@@ -19,9 +19,9 @@ from cloudtrain.providers.azure.status import ended_at, final_state, started_at,
 from cloudtrain.providers.azure.stop import NOTICE_SECONDS, cancel
 from cloudtrain.providers.azure.submit import reconcile, start
 from cloudtrain.providers.azure.sweep_request import (
+    render,
+    render_trial,
     sampling_words,
-    shared_job,
-    sweep_document,
     sweep_job_issues,
     trial_document,
 )
@@ -65,7 +65,11 @@ class AzureSweeps:
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """Return the document of a sweep job as plain JSON, and the job document of all trials."""
-        return Request(provider="azure", document=sweep_document(plan, image), job=shared_job(plan))
+        return render(plan, image)
+
+    def render_trial(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
+        """Return the command job of a trial whose values are arguments of the plan."""
+        return render_trial(plan, image)
 
     start = staticmethod(start)
 

@@ -16,16 +16,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import Issue, warning
-from cloudtrain.planning.launch import TAG_PREFIX, JobDocument, Request
+from cloudtrain.planning.launch import TAG_PREFIX, Request
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import RequestForm, merge_request, spec_overrides
 from cloudtrain.planning.tuned import (
     argument_of,
-    is_rehearsed_trial,
-    plain_name,
     room_for,
     sweep_of,
-    text_of,
     trial_texts,
     variable_of,
 )
@@ -34,9 +31,9 @@ from cloudtrain.providers.azure.request import (
     FORM,
     OUTPUTS,
     command_of,
-    document_of,
     job_of,
     more_outputs,
+    request_with,
     section_of,
 )
 from cloudtrain.providers.azure.rules import override_issues, size_issues
@@ -44,6 +41,7 @@ from cloudtrain.providers.native_sweep import PORTABLE, ServiceLimits, service_i
 from cloudtrain.providers.shared.paths import as_folder
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Normal
 from cloudtrain.spec.sweep import Sweep
+from cloudtrain_launcher.contract import plain_name, text_of
 
 if TYPE_CHECKING:
     from cloudtrain.planning.reference import ResolvedImage
@@ -53,24 +51,15 @@ SCHEMA = "https://azuremlschemas.azureedge.net/latest/sweepJob.schema.json"
 
 
 def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
-    """Return the command-job document as plain JSON, and the job document in it.
+    """Return the document of a sweep job for `az ml job create -f`, and all trials' job document.
 
-    A rehearsed trial of a sweep with `engine: native` has the form that a sweep job gives it.
+    Each trial's launcher fills its values and its run id into that document.
     """
-    if is_rehearsed_trial(plan):
-        return Request(provider="azure", document=rehearsed_trial(plan), job=shared_job(plan))
-
-    job = job_of(plan)
-    document = merge_request(document_of(plan, image, job), section_of(plan).request, FORM)
-    return Request(provider="azure", document=document, job=job)
-
-
-def sweep_document(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
-    """Return the document for `az ml job create -f`."""
-    room, _ = room_for(plan)
     azure = section_of(plan)
-    job = merge_request(document_of(room, image, shared_job(plan)), azure.request, FORM)
     sweep = sweep_of(plan)
+    room, rules = room_for(plan)
+    shared = replace(job_of(room), tuned=rules, service_metric=sweep.objective.metric)
+    job = request_with(shared, room, image).document
     names = {key: variable_of(key) for key in sweep.space}
     # The shell keeps text in single quotes unchanged; the rules refuse text with such quotes.
     chosen = "".join(
@@ -96,19 +85,17 @@ def sweep_document(plan: Plan, image: ResolvedImage | None = None) -> dict[str, 
     }
     if azure.early_termination:
         document[EARLY_TERMINATION] = azure.early_termination.model_dump(exclude_none=True)
-    return merge_request(document, azure.sweep_request, SWEEP_FORM)
+
+    document = merge_request(document, azure.sweep_request, SWEEP_FORM)
+    return Request(provider="azure", document=document, job=shared)
 
 
-def shared_job(plan: Plan) -> JobDocument:
-    """Return the job document of all trials; their launchers fill in values and run ids."""
-    room, rules = room_for(plan)
-    return replace(job_of(room), tuned=rules, service_metric=sweep_of(plan).objective.metric)
-
-
-def rehearsed_trial(plan: Plan) -> dict[str, Any]:
+def render_trial(plan: Plan, image: ResolvedImage | None = None) -> Request:
     """Return the command job of a trial whose values are arguments of the plan."""
-    document = trial_document(sweep_document(plan), plan.run_id, trial_texts(plan))
-    return {**document, "display_name": plan.spec.name}
+    sweep = render(plan, image)
+    trial = trial_document(sweep.document, plan.run_id, trial_texts(plan))
+    document = {**trial, "display_name": plan.spec.name}
+    return Request(provider="azure", document=document, job=sweep.job)
 
 
 def sampling_words(plan: Plan) -> str:
@@ -245,7 +232,7 @@ def _job(plan: Plan) -> Iterator[Issue]:
 
     own = section_of(plan).sweep_request
     yield from override_issues(own, SWEEP_FORM, SWEEP_KEYS, "a sweep job")
-    yield from size_issues(shared_job(plan))
+    yield from size_issues(render(plan).job)
 
 
 def _notes(plan: Plan) -> Iterator[Issue]:

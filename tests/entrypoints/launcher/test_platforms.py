@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.catalog import instances
-from cloudtrain.providers.aws.request import body_of
+from cloudtrain.providers.aws.request import render
 from cloudtrain.providers.azure.request import SERVICES
 from cloudtrain_launcher import contract, environment, host, platforms
 from cloudtrain_launcher.platforms import azureml, sagemaker
@@ -108,7 +108,7 @@ def test_inputs_are_channels_by_the_names_of_the_spec(tmp_path: Path) -> None:
         "CLOUDTRAIN_INPUT_HELD_OUT_V2": f"{data}/held-out.v2",
     }
     assert variables["CLOUDTRAIN_PLATFORM"] == "sagemaker"
-    local_path = body_of(plan_of("aws", FULL))["TensorBoardOutputConfig"]["LocalPath"]
+    local_path = render(plan_of("aws", FULL)).document["TensorBoardOutputConfig"]["LocalPath"]
     assert variables["CLOUDTRAIN_TENSORBOARD_DIR"] == local_path.replace("/opt/ml", str(tmp_path))
     assert variables["CLOUDTRAIN_JOB_FILE"] == f"{data}/cloudtrain-job/job.json"
 
