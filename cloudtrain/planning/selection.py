@@ -64,14 +64,23 @@ _FABRIC_ARGS = {"efa": "WITH_EFA=1", "infiniband": "WITH_TOPOLOGY=1"}
 """Network between nodes -> argument of our image for it."""
 
 
-def fabric_args(provider: str, types: Sequence[str], nodes: int, gpus: int) -> tuple[str, ...]:
-    """Return the arguments of our image for the networks of these machines."""
+class ImageMachines(NamedTuple):
+    """Machines that an image is for."""
+
+    types: tuple[str, ...] = ()
+    has_gpus: bool = False
+    args: tuple[str, ...] = ()
+    """Arguments of our image for the network between them."""
+
+
+def image_machines(provider: str, types: tuple[str, ...], nodes: int, gpus: int) -> ImageMachines:
+    """Return the machines that the image of a job is for. `gpus`: per node."""
     if nodes < 2 or not gpus:
-        return ()
+        return ImageMachines(types, gpus > 0)
+
     rows = [find_instance(provider, name) for name in types]
-    return tuple(
-        sorted({_FABRIC_ARGS[row.network] for row in rows if row and row.network in _FABRIC_ARGS})
-    )
+    args = {_FABRIC_ARGS[row.network] for row in rows if row and row.network in _FABRIC_ARGS}
+    return ImageMachines(types, has_gpus=True, args=tuple(sorted(args)))
 
 
 def recipe_for(

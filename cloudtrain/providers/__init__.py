@@ -47,55 +47,15 @@ class DiscoveredRun:
     """The cloud's own request document, as far as the cloud repeats it."""
     submitting: Submitting
     """First event of the run, if this machine does not know the run yet."""
-    submitted: Submitted
-    """Second event of the run."""
+    ref: dict[str, Any]
+    """Reference to the job, as `Provider.start` returns it."""
     updates: Sequence[Event] = ()
     """The current phase of the job, or its end."""
 
-    @classmethod
-    def of_job(
-        cls,
-        declaration: Declaration,
-        config: ProviderConfig,
-        request: Mapping[str, Any],
-        tags: Mapping[str, str],
-        *,
-        run_id: str,
-        title: str,
-        nodes: int,
-        instance: str,
-        grace_seconds: int,
-        created: float,
-        ref: dict[str, Any],
-        owner: str = "",
-        updates: Sequence[Event] = (),
-    ) -> DiscoveredRun:
-        """Return the run of a job that another machine, or a cloud's sweep, has created.
-
-        `tags`: ours, without their prefix. `created`: Unix timestamp, or 0.
-        """
-        created = created or time.time()
-        processes = tags.get("processes", "")
-        submitting = Submitting(
-            adopted=True,
-            owner=owner,
-            time=created,
-            name=title,
-            provider=declaration.name,
-            contract=declaration.contract,
-            nodes=nodes,
-            processes=int(processes) if processes.isdecimal() else 1,
-        )
-        return cls(
-            run_id=run_id,
-            config=config,
-            instance=instance,
-            grace_seconds=grace_seconds,
-            request=request,
-            submitting=submitting,
-            submitted=Submitted(time=created, ref=ref),
-            updates=updates,
-        )
+    @property
+    def submitted(self) -> Submitted:
+        """Second event of the run."""
+        return Submitted(time=self.submitting.time, ref=self.ref)
 
     def documents(self) -> dict[str, str]:
         """Content of `plan.json` and `request.json` of its run folder, by file name."""
@@ -116,6 +76,32 @@ class DiscoveredRun:
             "adopted": time.time(),
         }
         return {"plan.json": as_text(plan), "request.json": as_text(dict(self.request))}
+
+
+def adopted(
+    declaration: Declaration,
+    tags: Mapping[str, str],
+    *,
+    title: str,
+    owner: str = "",
+    nodes: int,
+    created: float,
+) -> Submitting:
+    """Return the first event of a run that another machine, or a cloud's sweep, has created.
+
+    `tags`: ours, without their prefix. `created`: Unix timestamp, or 0.
+    """
+    processes = tags.get("processes", "")
+    return Submitting(
+        adopted=True,
+        owner=owner,
+        time=created or time.time(),
+        name=title,
+        provider=declaration.name,
+        contract=declaration.contract,
+        nodes=nodes,
+        processes=int(processes) if processes.isdecimal() else 1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,8 +23,6 @@ from cloudtrain.spec.search_space import Integers
 from cloudtrain.units import exact_duration
 
 if TYPE_CHECKING:
-    from cloudtrain.errors import Issue
-    from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.logs import Record

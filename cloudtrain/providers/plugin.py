@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import join, quote
 from tempfile import NamedTemporaryFile
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from pydantic import Field
 
@@ -42,7 +42,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.reference import ResolvedImage
 from cloudtrain.planning.selection import PlannedImage, select_image
 from cloudtrain.planning.target import ProviderConfig, Target
-from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider
+from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider, adopted
 from cloudtrain.providers.shared.idempotent_create import reconcile, settle
 from cloudtrain.providers.shared.log_attempt import (
     FinalState,
@@ -61,9 +61,6 @@ from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.section import Duration, Money, Section, Size, Strings
 from cloudtrain_launcher import events
 from cloudtrain_launcher.events import Event
-
-if TYPE_CHECKING:
-    from cloudtrain.planning.plan import Plan
 
 __all__ = [
     "CLOUD_FIELDS",
@@ -110,6 +107,7 @@ __all__ = [
     "Strings",
     "Target",
     "UsageError",
+    "adopted",
     "ended_event",
     "extract",
     "launches",

@@ -14,7 +14,7 @@ from cloudtrain.catalog import read_table
 from cloudtrain.errors import SourceError
 from cloudtrain.planning.recipe import our_recipe, recipe_of
 from cloudtrain.planning.reference import ACR, ECR, Address, is_loopback, parse_address
-from cloudtrain.planning.selection import PlannedImage
+from cloudtrain.planning.selection import ImageMachines, PlannedImage
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.image import image_of as aws_image
@@ -165,25 +165,28 @@ def test_with_a_repository_auto_is_our_own_image_for_the_clouds_machines(
     folder: Path, gpu: bool, kind: str
 ) -> None:
     recipe = our_recipe(kind, platform=CLOUD)
+    machines = ImageMachines(has_gpus=gpu)
     address, problems = aws_image(
-        "auto", aws("team/train"), stored(folder), gpu=gpu, rehearsal=False
+        "auto", aws("team/train"), stored(folder), machines, rehearsal=False
     )
     assert (address.address, problems) == (f"{HOST}/team/train:{recipe.tag}", [])
     assert address.recipe == recipe
-    address, problems = azure_image("auto", azure("mine.azurecr.io/train"), stored(folder), gpu=gpu)
+    address, problems = azure_image(
+        "auto", azure("mine.azurecr.io/train"), stored(folder), machines
+    )
     assert (address.address, problems) == (f"mine.azurecr.io/train:{recipe.tag}", [])
 
 
 def test_a_dockerfile_for_sagemaker_needs_a_repository_and_azure_builds_it_itself(
     folder: Path,
 ) -> None:
-    (issue,) = aws_image(BUILD, aws(), stored(folder), gpu=False, rehearsal=False)[1]
+    (issue,) = aws_image(BUILD, aws(), stored(folder), ImageMachines(), rehearsal=False)[1]
     assert (issue.path, issue.message) == (
         ("aws", "repository"),
         "is not set: no repository is configured for the image",
     )
     assert "CLOUDTRAIN_AWS_REPOSITORY" in (issue.hint or "")
-    image, problems = azure_image(BUILD, azure(), stored(folder), gpu=False)
+    image, problems = azure_image(BUILD, azure(), stored(folder), ImageMachines())
     assert (image, problems) == (PlannedImage("image/Dockerfile"), [])
 
 

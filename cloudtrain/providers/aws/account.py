@@ -22,20 +22,17 @@ from cloudtrain.settings import Settings
 
 _REGION = RequiredSetting("us-east-1", "where to run", placeholder="us-east-1")
 
-
 _ROLE = RequiredSetting(
     "arn:aws:iam::ACCOUNT:role/NAME",
     "the role that the job runs as",
     placeholder="arn:aws:iam::123456789012:role/not-set-yet",
 )
 
-
 _BUCKET = RequiredSetting(
     "my-bucket",
     "where source, checkpoints and models are kept",
     placeholder="not-set-yet",
 )
-
 
 _FORMS = {
     "region": re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d+"),

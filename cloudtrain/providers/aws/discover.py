@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.catalog.pricing import RegionalPrices
 from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.planning.sagemaker import GRACE_SECONDS
-from cloudtrain.providers import DiscoveredRun, KnownRuns
+from cloudtrain.providers import DiscoveredRun, KnownRuns, adopted
 from cloudtrain.providers.aws.config import AwsConfig, connect
 from cloudtrain.providers.aws.declaration import DECLARATION
 from cloudtrain.providers.aws.phases import (
@@ -48,10 +48,8 @@ REQUEST_FIELDS = (
 )
 """Fields of a request that the description of a job repeats."""
 
-
 MAX_RESULTS = 100
 """Jobs per page of a Search; SageMaker's default is 10."""
-
 
 SEARCH_LAG_SECONDS = 600
 """Maximum lag of search results; SageMaker documents no bound."""
@@ -135,18 +133,21 @@ def _discovered_run(
         request = trial_request(request)
 
     name = job["TrainingJobName"]
-    return DiscoveredRun.of_job(
+    submitting = adopted(
         DECLARATION,
-        config,
-        {**request, "Tags": job.get("Tags", [])},
         tags,
-        run_id=name,
         title=tags.get("name", name),
         owner=tags.get("owner", ""),
         nodes=nodes,
+        created=timestamp(job.get("CreationTime")),
+    )
+    return DiscoveredRun(
+        run_id=name,
+        config=config,
         instance=instance,
         grace_seconds=GRACE_SECONDS,
-        created=timestamp(job.get("CreationTime")),
+        request={**request, "Tags": job.get("Tags", [])},
+        submitting=submitting,
         ref=job_reference(cloud.region, name, job["TrainingJobArn"]),
         updates=_updates(job, usd_per_hour),
     )

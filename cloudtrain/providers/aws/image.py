@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from cloudtrain.catalog import dlc_image, dlc_regions, dlc_versions, registry_domain
@@ -13,6 +13,7 @@ from cloudtrain.planning.recipe import ImageContents, usual_contents
 from cloudtrain.planning.reference import ECR
 from cloudtrain.planning.selection import (
     CLOUD_PLATFORM,
+    ImageMachines,
     PlannedImage,
     planned_build,
     recipe_for,
@@ -42,26 +43,27 @@ def image_repository(settings: Settings) -> str:
 
 
 _DLC = "dlc:"
-
-
 _PLACEHOLDER = "not-set-yet"
-
-
 _NAME = r"[a-z0-9]+([._/-][a-z0-9]+)*"
 """Pattern of a repository's name in the API reference of ECR's CreateRepository."""
 
 
 def image_of(
-    image: str | Mapping[str, str], config: AwsConfig, settings: Settings, *, gpu: bool, rehearsal: bool,
-    types: Sequence[str] = (), machine_args: Sequence[str] = (),
-) -> tuple[PlannedImage, list[Issue]]:  # fmt: skip
+    image: str | Mapping[str, str],
+    config: AwsConfig,
+    settings: Settings,
+    machines: ImageMachines,
+    *,
+    rehearsal: bool,
+) -> tuple[PlannedImage, list[Issue]]:
     """Return the image and its problems; an image with problems may lack an address.
 
     `auto` is our own image if `aws.repository` is set, else the newest PyTorch container of AWS in
-    our catalog. `types`: the instance types it is for. `machine_args`: see `recipe_for`.
+    our catalog.
     """
     selected = select_image(image, "aws")
     path, address = selected
+    types = machines.types
     if not selected.is_build and _is_address(address):
         return PlannedImage(address), []
 
@@ -74,13 +76,13 @@ def image_of(
         recipe, wrong = recipe_for(
             selected,
             settings,
-            gpu=gpu,
+            gpu=machines.has_gpus,
             platform=platform,
-            machine_args=machine_args,
+            machine_args=machines.args,
         )
         return planned_build(recipe, repository), problems + wrong + mixed
 
-    container, problems = _container(path, address, config.region, gpu=gpu)
+    container, problems = _container(path, address, config.region, gpu=machines.has_gpus)
     if platform != CLOUD_PLATFORM and not mixed:
         hint = "aws.repository, for our image built for ARM; or your own image"
         message = f"AWS's containers are built for amd64, and {types[0]} has ARM processors"

@@ -21,10 +21,8 @@ _TEXTS = {
     "kms_key": "KmsKey",
 }
 
-
 _LISTS = {"subnets": "Subnets", "security_groups": "SecurityGroups"}
 """Setting -> output of the stack."""
-
 
 _MEANINGS = {
     "SubmitterPolicy": "policy to attach to people who submit",

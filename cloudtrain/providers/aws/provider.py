@@ -90,7 +90,7 @@ class SageMakerProvider(Provider):
 
     def start(
         self,
-        plan: Plan,
+        plan: Plan,  # noqa: ARG002
         request: Request,
         run: RunFolder,
         archive: Path,
@@ -98,9 +98,9 @@ class SageMakerProvider(Provider):
         record: Record,
     ) -> dict[str, Any]:
         """Upload the source and the job document, create the job, and return its reference."""
-        from cloudtrain.providers.aws.submit import start
+        from cloudtrain.providers.aws.submit import TRAINING, start
 
-        return start(plan, request, run, archive, progress, record)
+        return start(TRAINING, request, run, archive, progress, record)
 
     def poll_seconds(self, run: RunFolder) -> float:
         """Return the pause from the run's plan, in seconds."""

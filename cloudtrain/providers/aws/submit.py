@@ -24,7 +24,6 @@ from cloudtrain_launcher.events import Event
 
 if TYPE_CHECKING:
     from cloudtrain.planning.launch import JobDocument, Request
-    from cloudtrain.planning.plan import Plan
     from cloudtrain.providers.aws.client import AwsClient
 
 UNREADABLE_TAGS_CODES = (
@@ -92,13 +91,12 @@ TUNING = Kind(
 
 
 def start(
-    plan: Plan,  # noqa: ARG001
+    kind: Kind,
     request: Request,
     run: RunFolder,
     archive: Path,
     progress: Progress | None,
     record: Record,
-    kind: Kind = TRAINING,
 ) -> dict[str, Any]:
     """Upload the source archive and the job document, create the job, return its reference.
 

@@ -8,7 +8,7 @@ from cloudtrain.catalog.machines import select_instances
 from cloudtrain.catalog.pricing import Price, estimate_cost, known_prices
 from cloudtrain.errors import Issue
 from cloudtrain.planning.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS
-from cloudtrain.planning.selection import PlannedImage, fabric_args
+from cloudtrain.planning.selection import PlannedImage, image_machines
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.aws.account import account
 from cloudtrain.providers.aws.image import image_of
@@ -48,10 +48,8 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
 
     wrong_image: list[Issue] = []
     if region:
-        image, wrong_image = image_of(
-            spec.image, config, settings, gpu=gpus > 0, rehearsal=rehearsal, types=types,
-            machine_args=fabric_args("aws", types, resources.nodes, gpus),
-        )  # fmt: skip
+        machines = image_machines("aws", types, resources.nodes, gpus)
+        image, wrong_image = image_of(spec.image, config, settings, machines, rehearsal=rehearsal)
     if image.recipe and not config.repository:
         config = replace(config, placeholders=(*config.placeholders, "aws.repository"))
 

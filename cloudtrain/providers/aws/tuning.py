@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.sagemaker import GRACE_SECONDS, instance_of
 from cloudtrain.planning.tuned import parameters_of, sweep_of
-from cloudtrain.providers import DiscoveredRun, Progress
+from cloudtrain.providers import DiscoveredRun, Progress, adopted
 from cloudtrain.providers.aws.config import AwsConfig, client_of_run, config_of
 from cloudtrain.providers.aws.declaration import DECLARATION
 from cloudtrain.providers.aws.phases import readable_reason, timestamp
@@ -92,7 +92,7 @@ class SageMakerTuning:
 
     def start(
         self,
-        plan: Plan,
+        plan: Plan,  # noqa: ARG002
         request: Request,
         folder: RunFolder,
         archive: Path,
@@ -103,7 +103,7 @@ class SageMakerTuning:
 
         That takes three calls if the source is small.
         """
-        return start(plan, request, folder, archive, progress, record, kind=TUNING)
+        return start(TUNING, request, folder, archive, progress, record)
 
     def observe(
         self,
@@ -261,16 +261,19 @@ def _run_of(
         "HyperParameters": dict(job["TunedHyperParameters"]),
         "Tags": body["Tags"],
     }
-    return DiscoveredRun.of_job(
+    submitting = adopted(
         DECLARATION,
-        config,
-        trial_request(request),
         own_tag_values(body["Tags"]),
-        run_id=name,
         title=title,
         nodes=nodes,
+        created=timestamp(job["CreationTime"]),
+    )
+    return DiscoveredRun(
+        run_id=name,
+        config=config,
         instance=instance,
         grace_seconds=GRACE_SECONDS,
-        created=timestamp(job["CreationTime"]),
+        request=trial_request(request),
+        submitting=submitting,
         ref=job_reference(config.region, name, str(job["TrainingJobArn"])),
     )

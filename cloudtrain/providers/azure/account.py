@@ -28,20 +28,17 @@ _SUBSCRIPTION = RequiredSetting(
     placeholder="00000000-0000-0000-0000-000000000000",
 )
 
-
 _RESOURCE_GROUP = RequiredSetting(
     "my-group",
     "the resource group of the workspace",
     placeholder="not-set-yet",
 )
 
-
 _WORKSPACE = RequiredSetting(
     "my-workspace",
     "the Azure ML workspace to run in",
     placeholder="not-set-yet",
 )
-
 
 _FORMS = {
     "subscription": (
@@ -61,7 +58,6 @@ _FORMS = {
         "myregistry.azurecr.io/train, without a tag",
     ),
 }
-
 
 _DEFAULTS = {"resource_group": "group", "workspace": "workspace", "location": "location"}
 """Our settings -> their names in `az configure --defaults`."""

@@ -12,7 +12,7 @@ from cloudtrain.catalog.pricing import RegionalPrices, known_prices
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.azureml import GRACE_SECONDS
 from cloudtrain.planning.launch import TAG_PREFIX
-from cloudtrain.providers import DiscoveredRun, KnownRuns
+from cloudtrain.providers import DiscoveredRun, KnownRuns, adopted
 from cloudtrain.providers.azure.config import AzureConfig, connect
 from cloudtrain.providers.azure.declaration import DECLARATION
 from cloudtrain.providers.azure.status import billing, ended_at, final_state, phase_event
@@ -20,7 +20,7 @@ from cloudtrain.providers.azure.submit import job_reference
 from cloudtrain.providers.shared.idempotent_create import own_tags
 from cloudtrain.providers.shared.log_attempt import with_billing
 from cloudtrain.runs.state import ENDED
-from cloudtrain_launcher.events import Ended, Event
+from cloudtrain_launcher.events import Ended, Event, Submitting
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import JobInfo, Workspace
@@ -94,12 +94,19 @@ def _discovered_run(
     document = {**job.document(), "name": job.name, "tags": job.tags}
     size = str((document.get("resources") or {}).get("instance_type") or "")
     prices = known_prices(regional, [size]) if size else {}
-    run = adopted_run(
-        document,
-        replace(scope, prices=prices),
+    submitting = adopted(
+        DECLARATION,
+        tags,
         title=tags.get("name", job.name),
         owner=tags.get("owner") or job.owner,
+        nodes=nodes_of(document),
         created=job.created,
+    )
+    config = replace(scope, prices=prices)
+    run = adopted_run(
+        document,
+        config,
+        submitting,
         grace_seconds=_grace_seconds(document),
         ref=job_reference(job),
     )
@@ -109,32 +116,29 @@ def _discovered_run(
 def adopted_run(
     document: Mapping[str, Any],
     config: AzureConfig,
+    submitting: Submitting,
     *,
-    title: str,
-    owner: str = "",
-    created: float,
     grace_seconds: int,
     ref: dict[str, Any],
 ) -> DiscoveredRun:
     """Return the run of a job that another machine or a sweep job has created.
 
-    `document`: its command-job document; `created`: Unix timestamp, or 0.
+    `document`: its command-job document.
     """
-    resources = document.get("resources") or {}
-    return DiscoveredRun.of_job(
-        DECLARATION,
-        config,
-        document,
-        own_tags(document["tags"]),
+    return DiscoveredRun(
         run_id=document["name"],
-        title=title,
-        owner=owner,
-        nodes=int(resources.get("instance_count") or 1),
-        instance=str(resources.get("instance_type") or ""),
+        config=config,
+        instance=str((document.get("resources") or {}).get("instance_type") or ""),
         grace_seconds=grace_seconds,
-        created=created,
+        request=document,
+        submitting=submitting,
         ref=ref,
     )
+
+
+def nodes_of(document: Mapping[str, Any]) -> int:
+    """Return the number of nodes of a command-job document."""
+    return int((document.get("resources") or {}).get("instance_count") or 1)
 
 
 def _updates(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.errors import Issue
 from cloudtrain.planning.recipe import usual_contents
 from cloudtrain.planning.selection import (
+    ImageMachines,
     PlannedImage,
     planned_build,
     recipe_for,
@@ -30,12 +31,8 @@ CURATED = "azureml:AzureML-acpt-pytorch-2.8-cuda12.6@latest"
 The official cifar-distributed example runs in it.
 """
 
-
 CURATED_TORCH = "2.8.0"
-
-
 CURATED_PYTHON = "3.10"
-
 
 CURATED_MORE = (
     "azureml-core azureml-mlflow mlflow mlflow-skinny tensorboard deepspeed onnx onnxruntime"
@@ -43,43 +40,40 @@ CURATED_MORE = (
 )
 """Its packages besides the usual ones, by its documentation."""
 
-
 # Compiled late: most plans need few of them.
 _ASSET = r"azureml:[\w.-]+(:[\w.-]+|@[\w.-]+)"
-
-
 _REGISTRY = r"azureml://registries/[\w.-]+/environments/[\w.-]+/(versions|labels)/[\w.-]+"
-
-
 _DOCKER = r"[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][\w.-]*)*(:[\w.-]{1,128})?(@sha256:[0-9a-f]{64})?"
 
 
 def image_of(
-    image: str | Mapping[str, str], config: AzureConfig, settings: Settings, *, gpu: bool,
-    types: Sequence[str] = (), machine_args: Sequence[str] = (),
-) -> tuple[PlannedImage, list[Issue]]:  # fmt: skip
+    image: str | Mapping[str, str],
+    config: AzureConfig,
+    settings: Settings,
+    machines: ImageMachines,
+) -> tuple[PlannedImage, list[Issue]]:
     """Return the image or environment as one text, and its problems.
 
     If `azure.repository` is set, `auto` is our own image, and a Dockerfile is built on this
     machine. Otherwise `auto` is Microsoft's own environment, and Azure ML itself builds `{build:
-    Dockerfile}`, whose path is the address. `types`: the instance types it is for. `machine_args`: see `recipe_for`.
+    Dockerfile}`, whose path is the address.
     """
     selected = select_image(image, "azure")
-    platform = f"linux/{architecture_of('azure', types)}"
+    platform = f"linux/{architecture_of('azure', machines.types)}"
     if config.repository and (selected.is_build or selected.text == "auto"):
         recipe, wrong = recipe_for(
             selected,
             settings,
-            gpu=gpu,
+            gpu=machines.has_gpus,
             platform=platform,
-            machine_args=machine_args,
+            machine_args=machines.args,
         )
         return planned_build(recipe, config.repository), wrong
     if selected.text != "auto":
         return PlannedImage(selected.text), []
 
     problems: list[Issue] = []
-    arm = [name for name in types if architecture_of("azure", [name]) != "amd64"]
+    arm = [name for name in machines.types if architecture_of("azure", [name]) != "amd64"]
     if arm:
         hint = "azure.repository, for our image built for them; or your own image"
         message = f"Microsoft's environment is built for amd64, and {arm[0]} has ARM processors"

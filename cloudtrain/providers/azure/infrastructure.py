@@ -14,7 +14,6 @@ from cloudtrain.settings import Settings
 _VERSION = "2021-04-01"
 """Version of the API of Microsoft.Resources/deployments."""
 
-
 _MEANINGS = {"vault": "key vault for secrets of jobs", "github_client_id": "client id for GitHub"}
 """Output that is not a setting -> its meaning."""
 

@@ -11,8 +11,10 @@ from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.planning.azureml import STOP_FILE
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.tuned import named_texts, parameters_of
+from cloudtrain.providers import adopted
 from cloudtrain.providers.azure.config import client_of_run, config_of, request_of
-from cloudtrain.providers.azure.discover import adopted_run
+from cloudtrain.providers.azure.declaration import DECLARATION
+from cloudtrain.providers.azure.discover import adopted_run, nodes_of
 from cloudtrain.providers.azure.request import EARLY_TERMINATION, section_of
 from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.azure.status import ended_at, final_state, started_at, status_of
@@ -26,7 +28,7 @@ from cloudtrain.providers.azure.sweep_request import (
     trial_document,
 )
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
-from cloudtrain.providers.shared.idempotent_create import is_new, settle
+from cloudtrain.providers.shared.idempotent_create import is_new, own_tags, settle
 from cloudtrain.runs.logs import Observation
 from cloudtrain.runs.record import RunRecord
 from cloudtrain_launcher.events import Ended, StopRequested
@@ -206,6 +208,13 @@ def sweep_state(
         if len(texts) < len(rules) and not trial.has_ended:
             break
         document = trial_document(request, trial.name, texts)
+        submitting = adopted(
+            DECLARATION,
+            own_tags(document["tags"]),
+            title=record.name,
+            nodes=nodes_of(document),
+            created=trial.created,
+        )
         trials.append(
             NativeTrial(
                 number=len(trials),
@@ -215,8 +224,7 @@ def sweep_state(
                 run=adopted_run(
                     document,
                     config,
-                    title=record.name,
-                    created=trial.created,
+                    submitting,
                     grace_seconds=record.grace_seconds,
                     ref={"name": trial.name, "url": _url(url, folder.run_id, trial.name)},
                 ),

@@ -12,7 +12,7 @@ from cloudtrain.catalog.pricing import (
     known_prices,
 )
 from cloudtrain.errors import Issue
-from cloudtrain.planning.selection import fabric_args
+from cloudtrain.planning.selection import image_machines
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.azure.account import account
 from cloudtrain.providers.azure.image import image_of
@@ -50,10 +50,8 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
     types, gpus, wrong = ((), resources.gpus or 0, []) if of_cluster else _select(resources, named)
     is_unknown = "azure.workspace" in config.placeholders
     location = config.location or (PRICED_LOCATION if is_unknown else "")
-    image, wrong_image = image_of(
-        spec.image, config, settings, gpu=gpus > 0, types=types,
-        machine_args=fabric_args("azure", types, resources.nodes, gpus),
-    )  # fmt: skip
+    machines = image_machines("azure", types, resources.nodes, gpus)
+    image, wrong_image = image_of(spec.image, config, settings, machines)
     prices = regional_prices("azure", location, settings)
 
     estimate, wrong_limits = _estimate(prices, types, spec)
