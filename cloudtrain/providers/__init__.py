@@ -31,6 +31,15 @@ if TYPE_CHECKING:
     from cloudtrain.spec.model import JobSpec
     from cloudtrain_launcher.events import Event
 
+Progress = Callable[[int, int], None]
+"""Called with the amount done and the total, in the same unit (bytes)."""
+
+Note = Callable[[str], None]
+"""Called with a remark for the user, such as a skipped file."""
+
+POLL_SECONDS = 5.0
+"""Seconds between two calls of `observe`, unless the provider overrides `poll_seconds`."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiscoveredRun:
@@ -115,13 +124,6 @@ class KnownRuns:
 
     Updated by `discover_runs`.
     """
-
-
-Progress = Callable[[int, int], None]
-"""Called with the amount done and the total, in the same unit (bytes)."""
-
-Note = Callable[[str], None]
-"""Called with a remark for the user, such as a skipped file."""
 
 
 class Export(NamedTuple):
@@ -320,10 +322,6 @@ class Provider(ABC):
             f"{self.declaration.label} has no service for sweeps of its own",
             hint="engine: portable",
         )
-
-
-POLL_SECONDS = 5.0
-"""Seconds between two calls of `observe`, unless the provider overrides `poll_seconds`."""
 
 
 def get_provider(name: str) -> Provider:

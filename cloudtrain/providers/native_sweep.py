@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from cloudtrain.runs.state import RunState
     from cloudtrain.spec.search_space import Scalar
 
+PORTABLE = "engine: portable runs it from this machine, with the same section"
+"""Next step for what a service cannot do."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NativeTrial:
@@ -195,10 +198,6 @@ def unused_issues(plan: Plan, *fields: str) -> Iterator[Issue]:
         if getattr(getattr(plan.spec, provider, None), field, None):
             hint = "the other engines read the section sweep alone"
             yield Issue((provider, field), "needs sweep.engine: native", hint)
-
-
-PORTABLE = "engine: portable runs it from this machine, with the same section"
-"""Next step for what a service cannot do."""
 
 
 class ServiceLimits(NamedTuple):

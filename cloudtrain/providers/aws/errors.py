@@ -137,6 +137,24 @@ _BY_CODE = (
     (_THROTTLED, ErrorKind("too many requests", _WAIT, transient=True)),
 )
 
+_S3_ACTIONS = {
+    "HeadObject": "s3:GetObject and s3:ListBucket",
+    "GetObject": "s3:GetObject",
+    "ListObjectsV2": "s3:ListBucket",
+    "PutObject": "s3:PutObject, and kms:GenerateDataKey on aws.kms_key if there is one",
+}
+"""S3 does not always name the missing permission (Service Authorization Reference)."""
+
+_JSON_TYPES: dict[str, tuple[type, ...]] = {
+    "structure": (dict,),
+    "map": (dict,),
+    "list": (list,),
+    "string": (str,),
+    "boolean": (bool,),
+    **dict.fromkeys(("timestamp", "integer", "long", "float", "double"), (int, float)),
+}
+"""Type of a service model -> types of its JSON values."""
+
 
 def translated(error: Exception, call: str, region: str, *, place: str = "") -> CloudError:
     """Return our error for one of boto3's; its `outcome` is UNKNOWN if it may have had effect.
@@ -212,15 +230,6 @@ def _hint(code: str, answer: str, name: str, region: str) -> str | None:
         return SAGEMAKER_TRUST
 
     return None
-
-
-_S3_ACTIONS = {
-    "HeadObject": "s3:GetObject and s3:ListBucket",
-    "GetObject": "s3:GetObject",
-    "ListObjectsV2": "s3:ListBucket",
-    "PutObject": "s3:PutObject, and kms:GenerateDataKey on aws.kms_key if there is one",
-}
-"""S3 does not always name the missing permission (Service Authorization Reference)."""
 
 
 def _action(answer: str, name: str) -> str:
@@ -318,17 +327,6 @@ def _format(operation: Any) -> str:
         return ""
 
     return "JSON" if "json" in protocol else "XML"
-
-
-_JSON_TYPES: dict[str, tuple[type, ...]] = {
-    "structure": (dict,),
-    "map": (dict,),
-    "list": (list,),
-    "string": (str,),
-    "boolean": (bool,),
-    **dict.fromkeys(("timestamp", "integer", "long", "float", "double"), (int, float)),
-}
-"""Type of a service model -> types of its JSON values."""
 
 
 def _fitting(value: Any, shape: Any) -> Any:

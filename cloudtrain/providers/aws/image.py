@@ -24,6 +24,11 @@ from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.shared.account import configured_repository
 from cloudtrain.settings import Settings
 
+_DLC = "dlc:"
+_PLACEHOLDER = "not-set-yet"
+_NAME = r"[a-z0-9]+([._/-][a-z0-9]+)*"
+"""Pattern of a repository's name in the API reference of ECR's CreateRepository."""
+
 
 def image_repository(settings: Settings) -> str:
     """Return the ECR repository to push images to, for commands that read no spec.
@@ -40,12 +45,6 @@ def image_repository(settings: Settings) -> str:
         raise UsageError(issue.line(), hint=issue.hint)
 
     return repository
-
-
-_DLC = "dlc:"
-_PLACEHOLDER = "not-set-yet"
-_NAME = r"[a-z0-9]+([._/-][a-z0-9]+)*"
-"""Pattern of a repository's name in the API reference of ECR's CreateRepository."""
 
 
 def image_of(

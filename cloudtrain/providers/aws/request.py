@@ -91,6 +91,9 @@ FORM = RequestForm(
 )
 """Members of CreateTrainingJob that `aws.request` may not set, since a field of job.yaml does."""
 
+_TAB = re.compile(r"\\t|\t")
+_TAB_IN_CLASS = re.compile(r"\[[^\]]*(\\t|\t)")
+
 
 def run_uri(bucket: str, run_id: str) -> str:
     """Return the S3 URI of all parts of a run, without a slash at the end."""
@@ -249,10 +252,6 @@ def _metrics(plan: Plan) -> dict[str, Any]:
 def event_pattern(name: str) -> str:
     """Return the expression for a metric in the lines of `log_metrics` by the first rank."""
     return rf'"{re.escape(name)}": ?(-?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)'
-
-
-_TAB = re.compile(r"\\t|\t")
-_TAB_IN_CLASS = re.compile(r"\[[^\]]*(\\t|\t)")
 
 
 def _of_first_rank(pattern: str) -> str:

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 _ROOTS = {"model": f"{ROOT}/model", "output": f"{ROOT}/output/data"}
 """Folder in the container of each archive; absolute links below it are kept."""
 
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+_CONTROL = re.compile(r"#(011|015|033(?=\[))")
+"""SageMaker's spelling of control characters in CloudWatch (lines observed 2019 to 2025)."""
+MAX_PAGES = 50
+"""Maximum pages per stream and call, of up to 1 MB each; the rest follows at the next call."""
+
 
 def artifact_uris(body: dict[str, Any]) -> dict[str, str]:
     """Return the S3 URIs of a job's model, output and checkpoints, by its request."""
@@ -127,13 +133,6 @@ def _fetch_archive(
         archive = Path(scratch) / "archive.tar.gz"
         cloud.download(bucket, key, archive, progress, size)
         return extract(archive, folder, [_ROOTS[folder.name]], note, uri)
-
-
-LOG_GROUP = "/aws/sagemaker/TrainingJobs"
-_CONTROL = re.compile(r"#(011|015|033(?=\[))")
-"""SageMaker's spelling of control characters in CloudWatch (lines observed 2019 to 2025)."""
-MAX_PAGES = 50
-"""Maximum pages per stream and call, of up to 1 MB each; the rest follows at the next call."""
 
 
 def backfill_logs(run: RunFolder, state: RunState) -> Iterator[Observation]:

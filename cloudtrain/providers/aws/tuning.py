@@ -59,6 +59,8 @@ _STATES: Mapping[str, State] = {
 }
 """HyperParameterTuningJobStatus -> state of the sweep; any other is `running`."""
 
+_GONE = "SageMaker does not know this tuning job (any more)"
+
 
 class SageMakerTuning:
     """Tuning jobs. Modules that need boto3 are imported late."""
@@ -151,9 +153,6 @@ class SageMakerTuning:
     def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
         """Stop the tuning job: SIGTERM to the containers of all trials, and no new trials."""
         return stop(folder, state, record, TUNING)
-
-
-_GONE = "SageMaker does not know this tuning job (any more)"
 
 
 def sweep_state(

@@ -82,6 +82,21 @@ SWEEP_FORM = RequestForm(
 
 _SMALLEST_VOLUME_GIB = 1
 
+MAX_NAME = 32
+MAX_METRICS = 20
+MAX_TRIALS = 10_000
+DEFAULT_TRIALS = 750
+"""Maximum number of trials; the larger one for random search and on request only."""
+MIN_SECONDS = 120
+MAX_SECONDS = 30 * 86_400
+MAX_RESOURCE = 20_000
+_NO_MEMBER = {
+    "tensorboard": "uploads nothing for TensorBoard while a trial trains",
+    "remote_debug": "allows no shell in its trials",
+    "infra_check": "tests no hardware before its trials",
+}
+"""Keys of `aws` without a member in the definition -> what a tuning job does instead."""
+
 
 def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
     """Return the body of CreateHyperParameterTuningJob, and the job document of all trials.
@@ -219,22 +234,6 @@ def range_of(dimension: Dimension, *, grid: bool) -> tuple[str, dict[str, Any]]:
     )
     ends = {"MinValue": text_of(dimension.low), "MaxValue": text_of(dimension.high)}
     return kind, {**ends, "ScalingType": "Logarithmic" if dimension.log else "Linear"}
-
-
-MAX_NAME = 32
-MAX_METRICS = 20
-MAX_TRIALS = 10_000
-DEFAULT_TRIALS = 750
-"""Maximum number of trials; the larger one for random search and on request only."""
-MIN_SECONDS = 120
-MAX_SECONDS = 30 * 86_400
-MAX_RESOURCE = 20_000
-_NO_MEMBER = {
-    "tensorboard": "uploads nothing for TensorBoard while a trial trains",
-    "remote_debug": "allows no shell in its trials",
-    "infra_check": "tests no hardware before its trials",
-}
-"""Keys of `aws` without a member in the definition -> what a tuning job does instead."""
 
 
 def tuning_issues(plan: Plan) -> list[Issue]:

@@ -32,6 +32,51 @@ from cloudtrain.errors import (
 )
 from cloudtrain.providers.shared.recording import recording
 
+KEYS_FORBIDDEN = "KeyBasedAuthenticationNotPermitted"
+"""Storage's code for an account that forbids its keys and their signatures."""
+
+USE_IDENTITY = (
+    "let the workspace open its storage by identity: az ml workspace update "
+    "--system-datastores-auth-mode identity, with --name and --resource-group"
+)
+
+_TRY_AGAIN = "then try again"
+_WAIT = f"wait a little, {_TRY_AGAIN}"
+_LOGIN = f"az login, {_TRY_AGAIN}"
+
+_LOST = ErrorKind("no answer came", _WAIT, "Lost", transient=True, outcome=Outcome.UNKNOWN)
+_UNREACHABLE = ErrorKind(
+    "Azure cannot be reached", f"check the network; {_TRY_AGAIN}", "Unreachable", transient=True
+)
+_EXPIRED = ErrorKind("the credentials have expired", _LOGIN, "Expired")
+_NO_CREDENTIALS = ErrorKind(
+    "no Azure credentials",
+    f"az login (or AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET), {_TRY_AGAIN}",
+    "NoCredentials",
+)
+_NOT_ACCEPTED = ErrorKind("Azure does not accept these credentials", _LOGIN)
+_THROTTLED = ErrorKind("too many requests", _WAIT, transient=True)
+
+_STALE = ("AADSTS700082", "AADSTS70043", "AADSTS50173", "AADSTS50078", "AADSTS50076", "expired")
+"""Codes and words of Entra ID for a login that has to be renewed."""
+
+_FOREIGN = ("azure", "marshmallow", "requests", "msal")
+_REFUSALS = ("ValidationException", "ValidationError", "EmptyDirectoryError")
+_NOISE = ("RequestId:", "Time:", "ErrorCode:", "Content:")
+"""Prefixes of further lines in the storage service's messages."""
+
+_MISSING = {
+    "SubscriptionNotFound": ("azure.subscription", "az account list shows yours"),
+    "InvalidSubscriptionId": ("azure.subscription", "az account list shows yours"),
+    "ResourceGroupNotFound": ("azure.resource_group", "az group list shows yours"),
+    "ParentResourceNotFound": ("azure.workspace", "az ml workspace list shows yours"),
+    "WorkspaceNotFound": ("azure.workspace", "az ml workspace list shows yours"),
+}
+_ROLES = {
+    "blob": "Storage Blob Data Contributor on the workspace's storage account",
+    "arm": "AzureML Data Scientist on the workspace",
+}
+
 
 class UnreadableAnswer(ServiceResponseError):
     """An answer that is not the service's."""
@@ -121,52 +166,6 @@ def _is_listing(body: bytes) -> bool:
 def _described(status: int, body: bytes, expected: str) -> str:
     content = "HTML" if b"<html" in body[:1000].lower() else f"{len(body)} bytes"
     return f"status {status} with {content} that is not {expected}"
-
-
-KEYS_FORBIDDEN = "KeyBasedAuthenticationNotPermitted"
-"""Storage's code for an account that forbids its keys and their signatures."""
-
-USE_IDENTITY = (
-    "let the workspace open its storage by identity: az ml workspace update "
-    "--system-datastores-auth-mode identity, with --name and --resource-group"
-)
-
-_TRY_AGAIN = "then try again"
-_WAIT = f"wait a little, {_TRY_AGAIN}"
-_LOGIN = f"az login, {_TRY_AGAIN}"
-
-_LOST = ErrorKind("no answer came", _WAIT, "Lost", transient=True, outcome=Outcome.UNKNOWN)
-_UNREACHABLE = ErrorKind(
-    "Azure cannot be reached", f"check the network; {_TRY_AGAIN}", "Unreachable", transient=True
-)
-_EXPIRED = ErrorKind("the credentials have expired", _LOGIN, "Expired")
-_NO_CREDENTIALS = ErrorKind(
-    "no Azure credentials",
-    f"az login (or AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET), {_TRY_AGAIN}",
-    "NoCredentials",
-)
-_NOT_ACCEPTED = ErrorKind("Azure does not accept these credentials", _LOGIN)
-_THROTTLED = ErrorKind("too many requests", _WAIT, transient=True)
-
-_STALE = ("AADSTS700082", "AADSTS70043", "AADSTS50173", "AADSTS50078", "AADSTS50076", "expired")
-"""Codes and words of Entra ID for a login that has to be renewed."""
-
-_FOREIGN = ("azure", "marshmallow", "requests", "msal")
-_REFUSALS = ("ValidationException", "ValidationError", "EmptyDirectoryError")
-_NOISE = ("RequestId:", "Time:", "ErrorCode:", "Content:")
-"""Prefixes of further lines in the storage service's messages."""
-
-_MISSING = {
-    "SubscriptionNotFound": ("azure.subscription", "az account list shows yours"),
-    "InvalidSubscriptionId": ("azure.subscription", "az account list shows yours"),
-    "ResourceGroupNotFound": ("azure.resource_group", "az group list shows yours"),
-    "ParentResourceNotFound": ("azure.workspace", "az ml workspace list shows yours"),
-    "WorkspaceNotFound": ("azure.workspace", "az ml workspace list shows yours"),
-}
-_ROLES = {
-    "blob": "Storage Blob Data Contributor on the workspace's storage account",
-    "arm": "AzureML Data Scientist on the workspace",
-}
 
 
 def translated(error: Exception, call: str, place: str, action: str = "") -> CloudtrainError:

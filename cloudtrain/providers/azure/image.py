@@ -19,12 +19,6 @@ from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.shared.account import configured_repository
 from cloudtrain.settings import Settings
 
-
-def image_repository(settings: Settings) -> str:
-    """Return `azure.repository`, in any registry that the workspace may pull from."""
-    return configured_repository(settings, "azure")
-
-
 CURATED = "azureml:AzureML-acpt-pytorch-2.8-cuda12.6@latest"
 """Microsoft's own PyTorch environment, the meaning of `auto`.
 
@@ -44,6 +38,11 @@ CURATED_MORE = (
 _ASSET = r"azureml:[\w.-]+(:[\w.-]+|@[\w.-]+)"
 _REGISTRY = r"azureml://registries/[\w.-]+/environments/[\w.-]+/(versions|labels)/[\w.-]+"
 _DOCKER = r"[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][\w.-]*)*(:[\w.-]{1,128})?(@sha256:[0-9a-f]{64})?"
+
+
+def image_repository(settings: Settings) -> str:
+    """Return `azure.repository`, in any registry that the workspace may pull from."""
+    return configured_repository(settings, "azure")
 
 
 def image_of(

@@ -119,6 +119,9 @@ KEYS: dict[str, tuple[str, ...]] = {
 }
 """Other keys of a command job, by the key around them. Source: "CLI (v2) command job YAML schema"."""
 
+_TOPOLOGIES = {r"standard_nd.*_v4": "ndv4", r"standard_nd96is.*_h[12]00_v5": "ndv5"}
+"""Sizes -> name of their topology file. Source: Azure/azhpc-images, setup_sku_customizations.sh."""
+
 
 def run_uri(datastore: str, run_id: str) -> str:
     """Return the datastore URI of all parts of a run, without a slash at the end."""
@@ -207,10 +210,6 @@ def environment_of(
         return image
 
     return {"image": image, **({"conda_file": conda} if conda else {})}
-
-
-_TOPOLOGIES = {r"standard_nd.*_v4": "ndv4", r"standard_nd96is.*_h[12]00_v5": "ndv5"}
-"""Sizes -> name of their topology file. Source: Azure/azhpc-images, setup_sku_customizations.sh."""
 
 
 def _topology(plan: Plan) -> dict[str, str]:

@@ -81,6 +81,8 @@ _SET_BY_AZURE = {
     *("MSI_ENDPOINT", "MSI_SECRET"),
 }
 
+_INTERACTIVE = ("ssh", "jupyter", "vscode")
+
 
 def rule_issues(plan: Plan) -> list[Issue]:
     """Return broken rules of Azure ML, and problems with the files to upload. Imports no SDK."""
@@ -360,9 +362,6 @@ def _has_sdk() -> bool:
     return azure is not None and any(
         Path(p, "ai", "ml").is_dir() for p in azure.submodule_search_locations or ()
     )
-
-
-_INTERACTIVE = ("ssh", "jupyter", "vscode")
 
 
 def security_findings(plan: Plan) -> Iterator[Issue]:

@@ -45,6 +45,11 @@ REPEATABLE = frozenset({"HEAD", "GET", "PUT", "POST"})
 _ATTEMPT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
 """Attempt to create a job in this thread."""
 
+REFRESH_SECONDS = 300
+"""Seconds from the renewal of a token to its expiry."""
+
+_SCOPE = "https://containerregistry.azure.net/.default"
+
 
 @contextmanager
 def watching_create(attempt: Attempt) -> Iterator[None]:
@@ -152,12 +157,6 @@ def _without_stderr() -> Iterator[None]:
         return
     with redirect_stderr(io.StringIO()):
         yield
-
-
-REFRESH_SECONDS = 300
-"""Seconds from the renewal of a token to its expiry."""
-
-_SCOPE = "https://containerregistry.azure.net/.default"
 
 
 @cache

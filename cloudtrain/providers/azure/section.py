@@ -13,6 +13,13 @@ from cloudtrain.spec.contradictions import OUTPUTS
 from cloudtrain.spec.section import Members, Section, Strings
 from cloudtrain.spec.yaml_document import mapping_of
 
+_POLICIES: Mapping[Any, tuple[str, ...]] = {
+    "bandit": ("slack_factor", "slack_amount"),
+    "median_stopping": (),
+    "truncation_selection": ("truncation_percentage",),
+}
+"""Type of an early termination -> its own keys; it needs exactly one of them."""
+
 
 class Output(Section):
     """Output of the job, with the keys of Azure ML's own YAML.
@@ -31,14 +38,6 @@ class Output(Section):
 
 def _read_output(value: Any) -> Any:
     return {"path": value} if isinstance(value, str) else value
-
-
-_POLICIES: Mapping[Any, tuple[str, ...]] = {
-    "bandit": ("slack_factor", "slack_amount"),
-    "median_stopping": (),
-    "truncation_selection": ("truncation_percentage",),
-}
-"""Type of an early termination -> its own keys; it needs exactly one of them."""
 
 
 class EarlyTermination(Section):

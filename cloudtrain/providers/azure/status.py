@@ -32,6 +32,38 @@ if TYPE_CHECKING:
 LOG_LAG_POLLS = 3
 """Polling intervals to wait for the last log lines after the end of a job."""
 
+LOG = re.compile(r"(?:.*/)?user_logs/std_log(?:_process_(\d+))?\.txt")
+"""Name of a process's log; without a number if there is only one.
+
+The SDK streams only the first.
+"""
+
+MAX_READS = 8
+"""Reads per log and call; the rest follows at the next call."""
+
+PHASES = {
+    "NotStarted": "not started",
+    "Queued": WAITING,
+    "Scheduled": "scheduled",
+    "Provisioning": "launching machines",
+    "Preparing": "preparing the environment",
+    "Starting": "starting",
+    "Running": "training",
+    "Finalizing": "uploading logs and outputs",
+    "CancelRequested": "stopping",
+    "Paused": "paused",
+    "NotResponding": "not responding",
+    **dict.fromkeys(("Completed", "Failed", "Canceled"), "bringing the last lines"),
+}
+"""Status -> phase; an unknown status is shown unchanged."""
+
+ENDED: Mapping[str, Literal["succeeded", "failed", "stopped"]] = {
+    "Completed": "succeeded",
+    "Failed": "failed",
+    "Canceled": "stopped",
+}
+"""Status -> final state."""
+
 
 def observe(run: RunFolder, state: RunState) -> Iterator[Observation]:
     """Yield news since the last call; update `state` with each one before taking the next.
@@ -188,16 +220,6 @@ def _eviction(state: RunState) -> str:
     return ""
 
 
-LOG = re.compile(r"(?:.*/)?user_logs/std_log(?:_process_(\d+))?\.txt")
-"""Name of a process's log; without a number if there is only one.
-
-The SDK streams only the first.
-"""
-
-MAX_READS = 8
-"""Reads per log and call; the rest follows at the next call."""
-
-
 def new_lines(
     cloud: Workspace,
     logs: Mapping[str, str],
@@ -263,30 +285,6 @@ def _new_lines_of(
             return True
 
     return False
-
-
-PHASES = {
-    "NotStarted": "not started",
-    "Queued": WAITING,
-    "Scheduled": "scheduled",
-    "Provisioning": "launching machines",
-    "Preparing": "preparing the environment",
-    "Starting": "starting",
-    "Running": "training",
-    "Finalizing": "uploading logs and outputs",
-    "CancelRequested": "stopping",
-    "Paused": "paused",
-    "NotResponding": "not responding",
-    **dict.fromkeys(("Completed", "Failed", "Canceled"), "bringing the last lines"),
-}
-"""Status -> phase; an unknown status is shown unchanged."""
-
-ENDED: Mapping[str, Literal["succeeded", "failed", "stopped"]] = {
-    "Completed": "succeeded",
-    "Failed": "failed",
-    "Canceled": "stopped",
-}
-"""Status -> final state."""
 
 
 def status_of(details: Mapping[str, Any]) -> str:

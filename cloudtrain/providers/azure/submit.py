@@ -40,6 +40,11 @@ if TYPE_CHECKING:
 ATTEMPTS = 5
 """Attempts to create the job, with one request each: as many as the SDK makes."""
 
+UPLOADS_AT_ONCE = 8
+
+_LACK = re.compile(r"quota|capacity", re.IGNORECASE)
+"""Words in the answer of the service to a job for which it has no machines."""
+
 
 def start(
     plan: Plan,
@@ -147,9 +152,6 @@ def _prepare_code_folder(folder: Path, archive: Path) -> None:
                 shutil.copyfile(archive, draft)
             draft.rename(target)
         draft.unlink(missing_ok=True)
-
-
-UPLOADS_AT_ONCE = 8
 
 
 def with_uploaded_inputs(
@@ -344,10 +346,6 @@ def refuse_serverless(cloud: Workspace, size: str, nodes: int, *, spot: bool) ->
             raise _refused_machines(message, hint)
 
     return names
-
-
-_LACK = re.compile(r"quota|capacity", re.IGNORECASE)
-"""Words in the answer of the service to a job for which it has no machines."""
 
 
 def _refused_machines(message: str, hint: str) -> RefusedError:

@@ -42,6 +42,20 @@ if TYPE_CHECKING:
     from cloudtrain.runs.logs import Record
     from cloudtrain.runs.state import RunState
 
+_GONE = "Azure ML does not know this sweep job (any more)"
+
+State = Literal["running", "stopping", "succeeded", "failed", "stopped"]
+
+BEST = "best_child_run_id"
+"""Property of a sweep job with its best trial; azure-ai-ml downloads by it."""
+
+_TRIAL_STATES: Mapping[str, Literal["completed", "pruned", "failed", "stopped"]] = {
+    "Completed": "completed",
+    "Failed": "failed",
+    "Canceled": "stopped",
+}
+"""Status -> state of a trial; any other is `running`."""
+
 
 class AzureSweeps:
     """Sweep jobs. Modules that need azure-ai-ml are imported late."""
@@ -141,9 +155,6 @@ class AzureSweeps:
         return True
 
 
-_GONE = "Azure ML does not know this sweep job (any more)"
-
-
 def _cancel_when_saved(
     cloud: Workspace,
     folder: RunFolder,
@@ -162,19 +173,6 @@ def _cancel_when_saved(
     is_over = time.time() > since + NOTICE_SECONDS + RunRecord(folder).grace_seconds
     if is_over or not any(trial.is_running and trial.created <= since for trial in trials):
         cancel(cloud, folder.run_id)
-
-
-State = Literal["running", "stopping", "succeeded", "failed", "stopped"]
-
-BEST = "best_child_run_id"
-"""Property of a sweep job with its best trial; azure-ai-ml downloads by it."""
-
-_TRIAL_STATES: Mapping[str, Literal["completed", "pruned", "failed", "stopped"]] = {
-    "Completed": "completed",
-    "Failed": "failed",
-    "Canceled": "stopped",
-}
-"""Status -> state of a trial; any other is `running`."""
 
 
 def sweep_state(

@@ -49,6 +49,41 @@ if TYPE_CHECKING:
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/sweepJob.schema.json"
 
+MAX_TRIALS = 1000
+"""Maximum of max_total_trials and max_concurrent_trials ("Set limits for your sweep job")."""
+MAX_SECONDS = 5_184_000
+"""Default of `limits.timeout` in the YAML schema."""
+_LIMITS = ServiceLimits("a sweep job", MAX_TRIALS, (1, MAX_SECONDS), has_target=False)
+METRIC = r"[\w./ -]{1,250}"
+"""A metric name that MLflow accepts."""
+
+SWEEP_TAG = f"{TAG_PREFIX}sweep"
+"""Tag of the sweep job with its id, which distinguishes it from a run."""
+
+OF_TRIAL = ("code", "command", "environment", "environment_variables", "distribution", "resources")
+"""Keys of a command job that belong to the `trial` of a sweep job."""
+OF_SWEEP = ("display_name", "experiment_name", "inputs", "outputs", "properties")
+"""Keys of a command job that a sweep job has itself; OPTIONAL: keys that either may have."""
+OPTIONAL = ("compute", "queue_settings", "identity", "description")
+SWEEP_FORM = RequestForm(
+    section="azure",
+    field="sweep_request",
+    list_keys={},
+    reserved={
+        "sampling_algorithm.type": "use sweep.method",
+        "sampling_algorithm.seed": "use sweep.seed",
+        "search_space": "use sweep.space",
+        "objective": "use sweep.objective",
+        "limits": "use sweep.trials, sweep.parallel, sweep.budget and limits",
+        EARLY_TERMINATION: f"use azure.{EARLY_TERMINATION}",
+        **dict.fromkeys((*OF_SWEEP, *OPTIONAL, "tags", "trial"), "use azure.request"),
+        **dict.fromkeys(("$schema", "type", "name"), "it is the sweep job's own"),
+    },
+)
+"""Keys of the sweep job that `azure.sweep_request` may not set, since another field does."""
+SWEEP_KEYS = {"": ("sampling_algorithm",), "sampling_algorithm": ("rule", "logbase")}
+"""Its other keys, by the key around them. Source: "CLI (v2) sweep job YAML schema"."""
+
 
 def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
     """Return the document of a sweep job for `az ml job create -f`, and all trials' job document.
@@ -151,15 +186,6 @@ def expression(dimension: Dimension, method: str) -> dict[str, Any]:
     return {**document, "q": 1} if isinstance(dimension, Integers) else document
 
 
-MAX_TRIALS = 1000
-"""Maximum of max_total_trials and max_concurrent_trials ("Set limits for your sweep job")."""
-MAX_SECONDS = 5_184_000
-"""Default of `limits.timeout` in the YAML schema."""
-_LIMITS = ServiceLimits("a sweep job", MAX_TRIALS, (1, MAX_SECONDS), has_target=False)
-METRIC = r"[\w./ -]{1,250}"
-"""A metric name that MLflow accepts."""
-
-
 def sweep_job_issues(plan: Plan) -> list[Issue]:
     """Return issues: errors refuse the sweep, warnings name differences to our own trials."""
     issues = [
@@ -240,34 +266,6 @@ def _notes(plan: Plan) -> Iterator[Issue]:
     if sweep.method == "bayesian" and sweep.seed:
         message = "plays no part: Azure ML's Bayesian sampling takes no seed"
         yield warning(message, path=("sweep", "seed"))
-
-
-SWEEP_TAG = f"{TAG_PREFIX}sweep"
-"""Tag of the sweep job with its id, which distinguishes it from a run."""
-
-OF_TRIAL = ("code", "command", "environment", "environment_variables", "distribution", "resources")
-"""Keys of a command job that belong to the `trial` of a sweep job."""
-OF_SWEEP = ("display_name", "experiment_name", "inputs", "outputs", "properties")
-"""Keys of a command job that a sweep job has itself; OPTIONAL: keys that either may have."""
-OPTIONAL = ("compute", "queue_settings", "identity", "description")
-SWEEP_FORM = RequestForm(
-    section="azure",
-    field="sweep_request",
-    list_keys={},
-    reserved={
-        "sampling_algorithm.type": "use sweep.method",
-        "sampling_algorithm.seed": "use sweep.seed",
-        "search_space": "use sweep.space",
-        "objective": "use sweep.objective",
-        "limits": "use sweep.trials, sweep.parallel, sweep.budget and limits",
-        EARLY_TERMINATION: f"use azure.{EARLY_TERMINATION}",
-        **dict.fromkeys((*OF_SWEEP, *OPTIONAL, "tags", "trial"), "use azure.request"),
-        **dict.fromkeys(("$schema", "type", "name"), "it is the sweep job's own"),
-    },
-)
-"""Keys of the sweep job that `azure.sweep_request` may not set, since another field does."""
-SWEEP_KEYS = {"": ("sampling_algorithm",), "sampling_algorithm": ("rule", "logbase")}
-"""Its other keys, by the key around them. Source: "CLI (v2) sweep job YAML schema"."""
 
 
 def trial_document(sweep: Mapping[str, Any], name: str, texts: Mapping[str, str]) -> dict[str, Any]:
