@@ -67,7 +67,7 @@ class SageMakerTuning:
 
     def rules(self, plan: Plan) -> list[Issue]:
         """Return what a tuning job cannot express or hold, and violations of the service model."""
-        from cloudtrain.providers.aws.tuning_request import tuning_issues
+        from cloudtrain.providers.aws.tuning_rules import tuning_issues
 
         return tuning_issues(plan)
 

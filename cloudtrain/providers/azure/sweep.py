@@ -24,7 +24,6 @@ from cloudtrain.providers.azure.sweep_request import (
     render,
     render_trial,
     sampling_words,
-    sweep_job_issues,
     trial_document,
 )
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
@@ -68,6 +67,8 @@ class AzureSweeps:
 
     def rules(self, plan: Plan) -> list[Issue]:
         """Return what a sweep job cannot express or hold."""
+        from cloudtrain.providers.azure.sweep_rules import sweep_job_issues
+
         return sweep_job_issues(plan)
 
     def method(self, plan: Plan) -> str:

@@ -1,34 +1,24 @@
 """Turn a plan with a `sweep` section into the document of an Azure ML sweep job. Pure.
 
 A trial is the command job that the same plan would be without a sweep. All of them share the sweep
-job's outputs, so that the launcher of each writes to a separate folder there. Rules refuse what a
-sweep job cannot express of a `sweep` section, or of its budget, after "CLI (v2) sweep job YAML
-schema" and "Hyperparameter tuning a model (v2)" in the documentation of Azure Machine Learning, and
-after the rules for names of metrics in MLflow's. Nothing is approximated.
+job's outputs, so that the launcher of each writes to a separate folder there. `sweep_rules` refuses
+what a sweep job cannot express.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import Issue, warning
 from cloudtrain.planning.launch import TAG_PREFIX, Request
 from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.request_overrides import RequestForm, merge_request, spec_overrides
-from cloudtrain.planning.tuned import (
-    argument_of,
-    room_for,
-    sweep_of,
-    trial_texts,
-    variable_of,
-)
+from cloudtrain.planning.request_overrides import RequestForm, merge_request
+from cloudtrain.planning.tuned import room_for, sweep_of, trial_texts, variable_of
 from cloudtrain.providers.azure.request import (
     EARLY_TERMINATION,
-    FORM,
     OUTPUTS,
     command_of,
     job_of,
@@ -36,8 +26,6 @@ from cloudtrain.providers.azure.request import (
     request_with,
     section_of,
 )
-from cloudtrain.providers.azure.rules import override_issues, size_issues
-from cloudtrain.providers.native_sweep import PORTABLE, ServiceLimits, service_issues
 from cloudtrain.providers.shared.paths import as_folder
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Normal
 from cloudtrain.spec.sweep import Sweep
@@ -48,14 +36,6 @@ if TYPE_CHECKING:
 
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/sweepJob.schema.json"
-
-MAX_TRIALS = 1000
-"""Maximum of max_total_trials and max_concurrent_trials ("Set limits for your sweep job")."""
-MAX_SECONDS = 5_184_000
-"""Default of `limits.timeout` in the YAML schema."""
-_LIMITS = ServiceLimits("a sweep job", MAX_TRIALS, (1, MAX_SECONDS), has_target=False)
-METRIC = r"[\w./ -]{1,250}"
-"""A metric name that MLflow accepts."""
 
 SWEEP_TAG = f"{TAG_PREFIX}sweep"
 """Tag of the sweep job with its id, which distinguishes it from a run."""
@@ -81,8 +61,6 @@ SWEEP_FORM = RequestForm(
     },
 )
 """Keys of the sweep job that `azure.sweep_request` may not set, since another field does."""
-SWEEP_KEYS = {"": ("sampling_algorithm",), "sampling_algorithm": ("rule", "logbase")}
-"""Its other keys, by the key around them. Source: "CLI (v2) sweep job YAML schema"."""
 
 
 def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
@@ -184,88 +162,6 @@ def expression(dimension: Dimension, method: str) -> dict[str, Any]:
     ends = (math.log(low), math.log(high)) if dimension.log else (low, high)
     document: dict[str, Any] = {"type": kind, "min_value": ends[0], "max_value": ends[1]}
     return {**document, "q": 1} if isinstance(dimension, Integers) else document
-
-
-def sweep_job_issues(plan: Plan) -> list[Issue]:
-    """Return issues: errors refuse the sweep, warnings name differences to our own trials."""
-    issues = [
-        *_objective(plan),
-        *_space(plan),
-        *_method(plan),
-        *_job(plan),
-        *service_issues(plan, _LIMITS),
-        *_notes(plan),
-    ]
-    return [plan.located(issue) for issue in issues]
-
-
-def _objective(plan: Plan) -> Iterator[Issue]:
-    metric = sweep_of(plan).objective.metric
-    if not re.fullmatch(METRIC, metric, re.ASCII):
-        message = f"{metric!r} is not a valid metric name in MLflow, which reports it to Azure ML"
-        yield Issue(
-            ("sweep", "objective", "metric"),
-            message,
-            "letters, digits, and _ - . / or a space",
-        )
-
-
-def _space(plan: Plan) -> Iterator[Issue]:
-    sweep = sweep_of(plan)
-    names = dict[str, str]()
-    for key, dimension in sweep.space.items():
-        path = ("sweep", "space", key)
-        if not argument_of(key):
-            continue
-        first_key = names.setdefault(plain_name(key), key)
-        if first_key != key:
-            message = (
-                f"and {first_key} have the same name on Azure ML, which takes letters, digits and"
-                " underscores alone"
-            )
-            yield Issue(path, message, f"rename one of them, or {PORTABLE}")
-        yield from (Issue(path, *problem) for problem in _expressions(dimension, sweep.method))
-
-
-def _expressions(dimension: Dimension, method: str) -> Iterator[tuple[str, str]]:
-    if isinstance(dimension, Choice):
-        for value in dimension.values:
-            if isinstance(value, str) and re.search(r"['\x00-\x1f\x7f]|\$\{\{", value):
-                message = (
-                    f"the value {value!r} cannot be put into the command of a sweep job unchanged"
-                )
-                yield message, f"no single quotes, ${{{{ or line ends in it; or {PORTABLE}"
-    elif (dimension.log or isinstance(dimension, Normal)) and method == "bayesian":
-        message = "Azure ML's Bayesian sampling takes choice, uniform and quniform alone"
-        yield message, f"method: random; or {PORTABLE}"
-
-
-def _method(plan: Plan) -> Iterator[Issue]:
-    if sweep_of(plan).method == "asha":
-        message = "Azure ML lacks successive halving: it samples by grid, random and bayesian"
-        yield Issue(("sweep", "method"), message, PORTABLE)
-
-
-def _job(plan: Plan) -> Iterator[Issue]:
-    if section_of(plan).services:
-        message = "the trials of a sweep job cannot have services"
-        yield Issue(("azure", "services"), message, f"leave it out, or {PORTABLE}")
-    shared = (*OF_TRIAL, *OF_SWEEP, *OPTIONAL, "tags")
-    for item in spec_overrides(plan.spec, "azure"):
-        if item.keys[1] == FORM.field and item.names[0] not in shared:
-            message = f"a sweep job and its trials have no {item.names[0]}"
-            yield Issue(item.keys, message, f"leave it out, or {PORTABLE}")
-
-    own = section_of(plan).sweep_request
-    yield from override_issues(own, SWEEP_FORM, SWEEP_KEYS, "a sweep job")
-    yield from size_issues(render(plan).job)
-
-
-def _notes(plan: Plan) -> Iterator[Issue]:
-    sweep = sweep_of(plan)
-    if sweep.method == "bayesian" and sweep.seed:
-        message = "plays no part: Azure ML's Bayesian sampling takes no seed"
-        yield warning(message, path=("sweep", "seed"))
 
 
 def trial_document(sweep: Mapping[str, Any], name: str, texts: Mapping[str, str]) -> dict[str, Any]:
