@@ -17,7 +17,7 @@ from cloudtrain.planning.tuned import parameters_of
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.tuning_request import render
 from cloudtrain.providers.azure.sweep_request import expression
-from cloudtrain.providers.native_sweep import worst_usd
+from cloudtrain.providers.shared.sweep_rules import worst_usd
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.search_space import Choice, Integers, Normal, Uniform
 from cloudtrain.spec.varied_settings import override_of

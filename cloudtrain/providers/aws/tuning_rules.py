@@ -24,7 +24,7 @@ from cloudtrain.providers.aws.tuning_request import (
     comes_back,
     render,
 )
-from cloudtrain.providers.native_sweep import PORTABLE, ServiceLimits, service_issues
+from cloudtrain.providers.shared.sweep_rules import PORTABLE, ServiceLimits, service_issues
 from cloudtrain.spec.search_space import MAX_CHOICES, Integers, Normal
 
 _TAKEN = (*DEFINED, "AlgorithmSpecification.MetricDefinitions", "Tags")

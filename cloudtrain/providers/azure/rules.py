@@ -34,8 +34,8 @@ from cloudtrain.providers.azure.request import (
     more_outputs,
     section_of,
 )
-from cloudtrain.providers.native_sweep import unused_issues
 from cloudtrain.providers.shared.machine_choice import cloud_warnings
+from cloudtrain.providers.shared.sweep_rules import unused_issues
 from cloudtrain.source.inputs import input_problem
 from cloudtrain.units import exact_duration
 from cloudtrain_launcher.packages.bounded_files import read_regular_text

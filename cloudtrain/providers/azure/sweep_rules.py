@@ -23,7 +23,7 @@ from cloudtrain.providers.azure.sweep_request import (
     SWEEP_FORM,
     render,
 )
-from cloudtrain.providers.native_sweep import PORTABLE, ServiceLimits, service_issues
+from cloudtrain.providers.shared.sweep_rules import PORTABLE, ServiceLimits, service_issues
 from cloudtrain.spec.search_space import Choice, Dimension, Normal
 from cloudtrain_launcher.contract import plain_name
 
