@@ -12,6 +12,7 @@ import torch.distributed as dist
 from cloudtrain_trainer import hardware
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.training.loop import Loop
+from tests.entrypoints.trainer.ddp_checks import curve_of_one_process, shared_process_group
 from tests.entrypoints.trainer.loss_curves import (
     TOLERANCE,
     begin,
@@ -20,7 +21,6 @@ from tests.entrypoints.trainer.loss_curves import (
     task_flags,
     train,
 )
-from tests.entrypoints.trainer.strategy_checks import curve_of_one_process, shared_process_group
 
 FIRST_BUCKET = "_DEFAULT_FIRST_BUCKET_BYTES"
 """The name of torch's setting for the size of DDP's first bucket."""
@@ -84,36 +84,18 @@ def try_with_small_buckets(loop: Loop) -> None:
 
 
 def graphs() -> None:
-    """ddp: one graph, or one per bucket if there are several. fsdp: one per kind of layer, and one
-    for the loss.
-
-    Custom layers outside of blocks are compiled, too: gpt's embedding and last norm.
-    """
+    """ddp: one graph, or one per bucket if there are several; recomputed layers are in it, too."""
     with shared_process_group() as ranks:
         check_graphs_under_ddp(ranks)
-        for name, kinds_of_layers, more in (("digits", 4, ""), ("gpt", 3, "--recompute=blocks")):
-            argv = [*task_flags(name), "--strategy", "fsdp", *more.split()]
-            by_layer, losses = compiled(name, argv, ranks, lambda _: None)
-            assert relative_difference(losses, curve_of_one_process(name, ranks).losses) < TOLERANCE
-            ranks.log(f"{name} compiled under fsdp: graphs of {by_layer} operations")
-            assert len(by_layer) == kinds_of_layers + 1, (
-                f"{name} under fsdp: graphs of {by_layer} operations"
-            )
-        check_losses_of_compiled_gpt(ranks, "--strategy", "tp")
+        check_losses_of_compiled_text(ranks)
 
 
-def hybrid_graphs() -> None:
-    """data x tensor on four ranks: graphs inside of two kinds of sharding."""
-    with shared_process_group() as ranks:
-        check_losses_of_compiled_gpt(ranks, "--strategy", "hybrid", "--tensor", "2")
-
-
-def check_losses_of_compiled_gpt(ranks: Ranks, *flags: str) -> None:
-    """Graphs change no loss."""
-    argv = [*task_flags("gpt"), *flags]
-    graphs, losses = compiled("gpt", argv, ranks, lambda _: None)
+def check_losses_of_compiled_text(ranks: Ranks) -> None:
+    """Graphs with layers that are recomputed change no loss."""
+    argv = [*task_flags("text"), "--strategy", "ddp", "--recompute", "blocks"]
+    graphs, losses = compiled("text", argv, ranks, lambda _: None)
     assert graphs
-    assert relative_difference(losses, curve_of_one_process("gpt", ranks).losses) < TOLERANCE
+    assert relative_difference(losses, curve_of_one_process("text", ranks).losses) < TOLERANCE
 
 
 def check_graphs_under_ddp(ranks: Ranks) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from torch import nn
 from cloudtrain_trainer import strategies, tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.checkpoints.store import CheckpointStore
+from cloudtrain_trainer.own_task import from_options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.reporting.metrics import evaluate
 from cloudtrain_trainer.sigterm import Stop
@@ -35,17 +37,36 @@ the wrong size.
 NOISY = (nn.BatchNorm2d, nn.Dropout)
 """Layers whose outputs depend on the other samples of a micro-batch, or on random numbers."""
 
-TASK_OPTIONS = {"mnist": {"data": "digits"}}
-PADDED = "padded"
-"""The task gpt with sequences of other lengths, whose padding has the label -100."""
-"""Options that keep tasks small and download no data."""
+OWN = "tests.entrypoints.trainer.own_models"
+
+
+class SmallTask(NamedTuple):
+    """A task of a few samples, as the command line names it and as it is built."""
+
+    flags: list[str]
+    build: Callable[[], Task]
+
+
+def _own(name: str) -> SmallTask:
+    flags = ["--task", f"{OWN}:{name}"]
+    return SmallTask(flags, lambda: from_options(parse(flags)))
+
+
+TASKS = {
+    "digits": SmallTask(["--task", "digits"], lambda: tasks.build("digits", 0)),
+    "text": _own("text"),
+    "padded": _own("padded"),
+    "adapted": _own("adapted"),
+    "on_other_base": _own("on_other_base"),
+}
+"""By name."""
 
 
 class Curve(NamedTuple):
     """The numbers of a training."""
 
     losses: list[float]
-    """Loss of each step over the global batch; then val_loss and val_accuracy."""
+    """Loss of each step over the global batch; then val_loss, and val_accuracy if there is one."""
     norms: list[float]
     """Norm of all gradients before clipping, for each step."""
 
@@ -63,49 +84,16 @@ class FirstSamples:
         return self.data[draw]
 
 
-class PaddedText:
-    """A data set of tokens, padded after 3 to 64 of them; one sequence in seven is empty."""
-
-    def __init__(self, data: tasks.Data) -> None:
-        self.data = data
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, draw: tasks.Draw) -> tuple[torch.Tensor, torch.Tensor]:
-        tokens, labels = self.data[draw]
-        indices = torch.tensor(draw.indices)
-        lengths = torch.where(indices % 7 == 0, 0, 3 + indices * 17 % 62)
-        return tokens, labels.masked_fill(torch.arange(64) >= lengths[:, None], -100)
-
-
-def padded_text() -> Task:
-    task = tasks.build("gpt", 0)
-    return replace(
-        task,
-        weight=lambda labels: (labels != -100).sum(),
-        train=PaddedText(task.train),
-        validation=PaddedText(task.validation),
-    )
-
-
 def task_flags(name: str) -> list[str]:
     """The command line of a small task with a global batch of 32."""
-    return [
-        "--task",
-        "gpt" if name == PADDED else name,
-        "--batch-size",
-        "32",
-        *(f"--{k}={v}" for k, v in TASK_OPTIONS.get(name, {}).items()),
-    ]
+    return [*TASKS[name].flags, "--batch-size", "32"]
 
 
 def small_task(name: str, without: tuple[type[nn.Module], ...] = NOISY) -> Task:
     """The task without noisy layers, whose results do not depend on how the batch is split; little
     to evaluate.
     """
-    built_in = name != PADDED
-    task = tasks.build(name, 0, **TASK_OPTIONS.get(name, {})) if built_in else padded_text()
+    task = TASKS[name].build()
 
     def model() -> nn.Module:
         whole = task.model()
@@ -125,25 +113,18 @@ def begin(task: Task, argv: list[str], ranks: Ranks, checkpoints: Path | None = 
     strategy.start()
     with tempfile.TemporaryDirectory() as folder:
         shared = checkpoints or Path(ranks.all_gather(folder)[0])
-        return Loop(
-            task,
-            strategy,
-            options,
-            CheckpointStore(shared, 1, ranks, strategy.shard_group_size),
-            Stop(),
-        )
+        return Loop(task, strategy, options, CheckpointStore(shared, 1, ranks), Stop())
 
 
 def train(loop: Loop) -> Curve:
     """Train some steps and evaluate. Called by all ranks."""
     norms = []
-    update = loop.step._update
 
-    def record_and_update(step: int) -> None:
-        norms.append(float(loop.step.gradients.norm()))
-        update(step)
+    def record_norm(*_: object) -> None:
+        norm = loop.step.clipped_norm
+        norms.append(float(loop.step.gradients.norm() if norm is None else norm))
 
-    loop.step._update = record_and_update  # type: ignore[method-assign]
+    recording = loop.step.optimizer.register_step_pre_hook(record_norm)
     loop.step.wrapped.train()
     batches = loop.batches.load(0, 0)
     before = loop.step.loss.state()
@@ -155,9 +136,11 @@ def train(loop: Loop) -> Curve:
         before = after
         assert loop.task.weight or samples == loop.batches.batch_size, f"{samples} samples counted"
         losses.append(loss / samples)
+    recording.remove()
     values = evaluate(loop.step, 16, 0, lambda: False)
     assert values is not None
-    return Curve([*losses, values["val_loss"], values["val_accuracy"]], norms)
+    accuracy = [values["val_accuracy"]] if "val_accuracy" in values else []
+    return Curve([*losses, values["val_loss"], *accuracy], norms)
 
 
 def one_process() -> Ranks:

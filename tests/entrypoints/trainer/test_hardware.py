@@ -160,7 +160,7 @@ def test_a_slow_network_is_a_warning_with_a_reason(
     assert "warning" not in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["digits", "gpt"])
+@pytest.mark.parametrize("name", ["digits", "text"])
 def test_model_and_loss_are_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = train(begin(small_task(name), task_flags(name), one_process()))
     torch._dynamo.reset()
@@ -220,13 +220,7 @@ def test_a_compiled_training_resumes_bit_identically(
 
 
 @pytest.mark.once
-@pytest.mark.parametrize(
-    ("count", "program"),
-    [(2, "graphs"), pytest.param(4, "hybrid_graphs", marks=pytest.mark.thorough)],
-)
-def test_ddp_compiles_a_graph_per_bucket_and_sharding_strategies_layer_by_layer(
-    group: StartGroup, count: int, program: str
-) -> None:
-    ranks = group(count, program=f"tests.entrypoints.trainer.compile_checks:{program}")
-    assert ranks.wait() == [0] * count, ranks.output()
-    assert [log.read_text().count("all checks passed on rank") for log in ranks.logs] == [1] * count
+def test_ddp_compiles_a_graph_per_bucket(group: StartGroup) -> None:
+    ranks = group(2, program="tests.entrypoints.trainer.compile_checks:graphs")
+    assert ranks.wait() == [0, 0], ranks.output()
+    assert [log.read_text().count("all checks passed on rank") for log in ranks.logs] == [1, 1]

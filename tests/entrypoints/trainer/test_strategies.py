@@ -1,4 +1,4 @@
-"""Every strategy has the losses of one process, and handles devices, precision and generators."""
+"""Strategies have the losses of a loop by hand, and handle devices, precision and generators."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ import torch.distributed as dist
 from torch.nn import functional as F
 
 from cloudtrain_trainer import ranks as ranks_module
-from cloudtrain_trainer import state
 from cloudtrain_trainer.ranks import EXCHANGE_SECONDS, CollectiveFlags, Ranks
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw
 from tests.entrypoints.groups import StartGroup
 from tests.entrypoints.trainer.loss_curves import (
-    PADDED,
     STEPS,
     TOLERANCE,
     begin,
@@ -34,16 +32,11 @@ from tests.entrypoints.trainer.loss_curves import (
 
 
 @pytest.mark.once
-@pytest.mark.parametrize(("ranks", "program"), [(2, "curves"), (4, "curves"), (2, "details")])
-def test_losses_and_gradients_are_those_of_one_process(
-    group: StartGroup, ranks: int, program: str
-) -> None:
-    """Run strategy_checks.py, one group of ranks per size."""
-    checks = group(ranks, program=f"tests.entrypoints.trainer.strategy_checks:{program}")
-    assert checks.wait() == [0] * ranks, checks.output()
-    assert [log.read_text().count("all checks passed on rank") for log in checks.logs] == [
-        1
-    ] * ranks
+def test_two_ranks_have_the_losses_and_gradients_of_one_process(group: StartGroup) -> None:
+    """The checks of ddp_checks.py, all in one group of ranks."""
+    checks = group(2, program="tests.entrypoints.trainer.ddp_checks:main")
+    assert checks.wait() == [0, 0], checks.output()
+    assert [log.read_text().count("all checks passed on rank") for log in checks.logs] == [1, 1]
 
 
 def curve_by_hand(name: str) -> list[float]:
@@ -74,30 +67,23 @@ def curve_by_hand(name: str) -> list[float]:
         return [*losses, loss_of(task.validation, list(range(61))).item()]
 
 
-@pytest.mark.parametrize("name", ["digits", "gpt", PADDED])
+@pytest.mark.parametrize("name", ["digits", "text", "padded"])
 def test_micro_batches_have_the_losses_of_a_loop_written_by_hand(name: str) -> None:
     expected = curve_by_hand(name)
     for accumulate in ("1", "8"):
         flags = [*task_flags(name), "--accumulate", accumulate]
         trained = train(begin(small_task(name), flags, one_process()))
-        assert trained.losses[:-1] == pytest.approx(expected, rel=TOLERANCE)
+        assert trained.losses[: STEPS + 1] == pytest.approx(expected, rel=TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    ("name", "flags"),
-    [
-        ("digits", "--strategy model-parallel --clip-norm 0.5"),
-        ("digits", "--strategy dp --accumulate 3"),
-        ("gpt", "--strategy model-parallel --stages 4"),
-    ],
-    ids=["digits, stages, clipped", "digits, dp", "gpt, stages"],
-)
-def test_losses_are_the_same_when_one_process_uses_several_devices(name: str, flags: str) -> None:
+@pytest.mark.parametrize("name", ["digits", "padded"])
+def test_losses_are_the_same_when_one_process_uses_several_devices(name: str) -> None:
     """Here all devices are the CPU: values are checked, not placement."""
-    clip = ["--clip-norm", "0.5"] if "--clip-norm" in flags else []
-    spread = train(begin(small_task(name), [*task_flags(name), *flags.split()], one_process()))
-    expected = train(begin(small_task(name), [*task_flags(name), *clip], one_process()))
-    assert spread.losses == pytest.approx(expected.losses, rel=TOLERANCE)
+    flags = [*task_flags(name), "--clip-norm", "0.5"]
+    spread = [*flags, "--strategy", "dp", "--accumulate", "3"]
+    losses = train(begin(small_task(name), spread, one_process())).losses
+    expected = train(begin(small_task(name), flags, one_process())).losses
+    assert losses == pytest.approx(expected, rel=TOLERANCE)
 
 
 def test_replicas_of_dp_compute_in_the_requested_precision() -> None:
@@ -118,29 +104,36 @@ def test_replicas_of_dp_compute_in_the_requested_precision() -> None:
     assert dtypes == [torch.bfloat16]
 
 
-@pytest.mark.parametrize("strategy", ["dp", "model-parallel"])
 def test_the_generator_of_every_gpu_is_saved_and_restored(
-    strategy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Two simulated GPUs with generators only: each gets its state back."""
-    loop = begin(small_task("digits"), ["--strategy", strategy], one_process())
+    """Two simulated GPUs with generators only: each gets its state back.
+
+    A resume with another number of GPUs seeds the generators again, and says so.
+    """
+    argv = ["--task", "digits", "--strategy", "dp"]
     gpus = [torch.device("cuda", n) for n in (0, 1)]
     states = {device: torch.tensor([10 + device.index], dtype=torch.uint8) for device in gpus}
+
+    def restore(one: torch.Tensor, device: torch.device) -> None:
+        states[device] = one
+
     monkeypatch.setattr(torch.cuda, "get_rng_state", states.__getitem__)
-    monkeypatch.setattr(type(loop.strategy), "devices", gpus)
-    torch.save(state.generator_states(loop.strategy.devices), tmp_path / "own.pt")
-    expected = dict(states)
-    monkeypatch.setattr(
-        torch.cuda, "set_rng_state", lambda one, device: states.update({device: one})
+    monkeypatch.setattr(torch.cuda, "set_rng_state", restore)
+    saved, same, other = (
+        begin(small_task("digits"), argv, one_process(), tmp_path) for _ in range(3)
     )
-    states.clear()
-    state.restore_generators(
-        torch.load(tmp_path / "own.pt", weights_only=True), loop.strategy.devices
-    )
+    with monkeypatch.context() as patch:
+        patch.setattr(type(saved.strategy), "devices", gpus)
+        saved.checkpointer.save(last=True)
+        expected = dict(states)
+        states.clear()
+        same.resume()
     assert states == expected
-    assert loop.checkpointer._layout()["devices"] == 2, (
-        "a resume with another number of GPUs seeds the generators again"
-    )
+    assert "seeded anew" not in capfd.readouterr().out
+
+    other.resume()
+    assert "seeded anew" in capfd.readouterr().out
 
 
 def test_a_world_smaller_than_the_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

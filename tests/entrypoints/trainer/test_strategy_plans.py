@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cloudtrain_trainer.tasks.gpt import Shape, decoder
 from tests.entrypoints.groups import StartGroup
-from tests.entrypoints.trainer.strategy_checks import shared_process_group
+from tests.entrypoints.trainer.ddp_checks import shared_process_group
 from tests.support.counted_steps import Plan, plan, plan_alone, shards_alone
 from tests.support.counts import Message
 

@@ -1,39 +1,39 @@
-"""Programs of ranks, run by test_strategies.py: each strategy against one process, on two and on
+"""Programs of ranks, run by test_split_models.py: each strategy against one process, on two and on
 four ranks.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from cloudtrain_trainer import hardware
-from cloudtrain_trainer.ranks import Ranks, exit_on_uncaught_errors
+from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.reporting.metrics import evaluate
-from cloudtrain_trainer.training import step
+from tests.entrypoints.trainer.ddp_checks import (
+    check_curve,
+    curve_of_one_process,
+    files,
+    fused_on,
+    shared_process_group,
+)
 from tests.entrypoints.trainer.loss_curves import (
     NORM_TOLERANCE,
     STEPS,
     TOLERANCE,
-    Curve,
-    begin,
     begin_in_one_process,
     relative_difference,
     small_task,
     task_flags,
     train,
 )
-from tests.entrypoints.trainer.shard_checks import (
+from tests.entrypoints.trainer.split_tasks import PADDED, begin
+from tests.entrypoints.trainer.split_weights import (
     check_averages_of_shards,
     check_frozen_weights,
     check_initial_weights,
@@ -45,7 +45,6 @@ BF16_TOLERANCE = 2e-2
 
 CURVES = {
     2: [
-        ("digits", "ddp", "--accumulate 2 --clip-norm 0.5"),
         ("digits", "fsdp", "--accumulate 2 --clip-norm 0.5"),
         ("digits", "tp", "--clip-norm 0.5"),
         ("digits", "pipeline", "--schedule gpipe --clip-norm 0.5"),
@@ -54,71 +53,22 @@ CURVES = {
         ("gpt", "pipeline", "--schedule gpipe --clip-norm 0.5 --recompute blocks"),
         ("mnist", "fsdp", ""),
         ("mnist", "pipeline", ""),
-        ("padded", "ddp", "--accumulate 8 --clip-norm 0.5"),
-        ("padded", "fsdp", "--accumulate 2 --clip-norm 0.5"),
-        ("padded", "pipeline", "--microbatches 8 --clip-norm 0.5"),
-        ("padded", "tp", "--clip-norm 0.5 --recompute blocks"),
+        (PADDED, "fsdp", "--accumulate 2 --clip-norm 0.5"),
+        (PADDED, "pipeline", "--microbatches 8 --clip-norm 0.5"),
+        (PADDED, "tp", "--clip-norm 0.5 --recompute blocks"),
     ],
     4: [
         ("gpt", "hsdp", "--shard 2 --accumulate 2 --clip-norm 0.5"),
         ("gpt", "pipeline", "--clip-norm 0.5"),
         ("mnist", "hybrid", "--stages 2"),
-        ("padded", "hybrid", "--tensor 2 --accumulate 2 --clip-norm 0.5"),
-        ("padded", "hybrid", "--stages 2 --clip-norm 0.5"),
+        (PADDED, "hybrid", "--tensor 2 --accumulate 2 --clip-norm 0.5"),
+        (PADDED, "hybrid", "--stages 2 --clip-norm 0.5"),
     ],
 }
 """Number of ranks -> task, strategy, further flags. Every task is split in each way that it allows,
 on two ranks; what four ranks add, groups of ranks and stages in the middle, does not depend on the
 layers.
 """
-
-_curves: dict[str, Curve] = {}
-
-
-def curve_of_one_process(name: str, ranks: Ranks, *flags: str) -> Curve:
-    """Return the loss curve of a task on all ranks: rank 0 computes it once, while the others wait."""
-    argv = [*task_flags(name), *flags]
-    key = " ".join([name, *argv])
-    if key not in _curves:
-        mine = train(begin_in_one_process(small_task(name), argv)) if ranks.rank == 0 else None
-        _curves[key] = ranks.all_gather(mine)[0]
-    return _curves[key]
-
-
-@contextmanager
-def fused_on(*devices: str) -> Iterator[None]:
-    """Use channels-last images and the fused optimizer on these types of devices, as on GPUs."""
-    before = step.FUSED_ON
-    step.FUSED_ON = devices
-    try:
-        yield
-    finally:
-        step.FUSED_ON = before
-
-
-def check_curve(ranks: Ranks, name: str, strategy: str, flags: str) -> None:
-    """Losses, evaluation and gradient norms of a strategy are equal to one process."""
-    words = flags.split()
-    of_all = [
-        word
-        for flag in ("--clip-norm", "--optimizer")
-        if flag in words
-        for word in (flag, _value(words, flag))
-    ]
-    expected = curve_of_one_process(name, ranks, *of_all)
-    trained = train(
-        begin(small_task(name), [*task_flags(name), "--strategy", strategy, *flags.split()], ranks)
-    )
-    losses, norms = map(relative_difference, trained, expected)
-    ranks.log(f"{name} {strategy} {flags}: losses differ by {losses:.1e}, gradients by {norms:.1e}")
-    assert losses < TOLERANCE, f"{name} {strategy} {flags}: {trained.losses}, not {expected.losses}"
-    assert norms < NORM_TOLERANCE, (
-        f"{name} {strategy} {flags}: {trained.norms}, not {expected.norms}"
-    )
-
-
-def _value(words: list[str], flag: str) -> str:
-    return words[words.index(flag) + 1]
 
 
 def check_batch_norm_in_pipeline(ranks: Ranks, schedule: str) -> None:
@@ -265,7 +215,7 @@ def check_evaluation_only(ranks: Ranks, *strategies: str) -> None:
     )
     assert trained.run() == "succeeded"
     expected = trained.metrics
-    before = _files(folder)
+    before = files(folder)
     for strategy in strategies:
         argv = [*flags, "--eval-only", "--strategy", *strategy.split()]
         loop = begin(small_task("gpt"), argv, ranks, folder)
@@ -276,37 +226,7 @@ def check_evaluation_only(ranks: Ranks, *strategies: str) -> None:
             relative_difference([loop.metrics["val_loss"]], [expected["val_loss"]]) < TOLERANCE
         ), strategy
     ranks.barrier()
-    assert _files(folder) == before
-
-
-def _files(folder: Path) -> dict[str, int]:
-    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-
-
-def check_bandwidth(ranks: Ranks) -> None:
-    """All ranks measure the same bandwidth."""
-    with patch.object(hardware, "MESSAGE_SIZES", (1 << 16, 1 << 20)):
-        measured = hardware.bus_bandwidth(ranks)
-    assert measured > 0
-    assert len({*ranks.all_gather(measured)}) == 1
-
-
-@contextmanager
-def shared_process_group() -> Iterator[Ranks]:
-    """All checks use one process group. Prints a line at the end, and ends the process."""
-
-    def joined_already(ranks: Ranks, backend: str = "auto") -> None:
-        pass
-
-    ranks = Ranks()
-    ranks.init_process_group()
-    exit_on_uncaught_errors()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    setattr(Ranks, "init_process_group", joined_already)  # noqa: B010
-    yield ranks
-    os.write(1, f"all checks passed on rank {ranks.rank}\n".encode())
-    ranks.exit()
+    assert files(folder) == before
 
 
 def curves() -> None:
@@ -336,6 +256,5 @@ def details() -> None:
             check_averages_of_shards,
             check_bf16_under_fsdp,
             check_bf16_in_pipelines,
-            check_bandwidth,
         ):
             check(ranks)

@@ -1,4 +1,4 @@
-"""Programs of ranks, run by test_strategies.py: ranks that share a model make and hold only their
+"""Programs of ranks, run by test_split_models.py: ranks that share a model make and hold only their
 parts of it.
 """
 
@@ -21,13 +21,13 @@ from tests.entrypoints.trainer.loss_curves import (
     NORM_TOLERANCE,
     STEPS,
     TOLERANCE,
-    begin,
     begin_in_one_process,
     relative_difference,
     small_task,
     task_flags,
     train,
 )
+from tests.entrypoints.trainer.split_tasks import begin
 
 SPLIT = {
     2: ["fsdp", "tp", "pipeline"],
