@@ -1,4 +1,4 @@
-"""Keras, imported once by the fork server of test_training.py, and a function called in each rank
+"""Keras, imported once by the fork server of test_keras.py, and a function called in each rank
 before it trains.
 """
 

@@ -66,6 +66,26 @@ def with_list(named_parameters: list[tuple[str, Tensor]]) -> torch.optim.Optimiz
     return WithList([parameter for _, parameter in named_parameters])
 
 
+class Late(torch.optim.SGD):
+    """From its second step on, it draws each matrix to what that was after this step."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            state["steps"] = state.get("steps", 0) + 1
+            if state["steps"] == 2 and parameter.dim() > 1:
+                state["anchor"] = parameter.clone()
+            if "anchor" in state:
+                parameter.lerp_(state["anchor"], 0.1)
+        return loss
+
+
+def late(named_parameters: list[tuple[str, Tensor]]) -> torch.optim.Optimizer:
+    return Late([parameter for _, parameter in named_parameters], lr=0.1)
+
+
 SAMPLES = 40
 BATCH = 4
 

@@ -11,7 +11,6 @@ import torch
 
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.strategies.one_process import Chain
 from cloudtrain_trainer.training import memory
 from cloudtrain_trainer.training.loop import Loop
 from tests.entrypoints.groups import ForkServer, Group, StartGroup
@@ -57,11 +56,11 @@ def test_other_errors_are_not_out_of_memory() -> None:
 
 
 def test_a_cached_micro_batch_is_used_for_the_same_gpu_only(tmp_path: Path) -> None:
-    memory.MicroBatchCache(tmp_path, Ranks(), "gpt ddp T4").write(16)
-    assert memory.MicroBatchCache(tmp_path, Ranks(), "gpt ddp T4").read() == 16
-    assert memory.MicroBatchCache(tmp_path, Ranks(), "gpt ddp H100").read() is None
+    memory.MicroBatchCache(tmp_path, Ranks(), "digits ddp T4").write(16)
+    assert memory.MicroBatchCache(tmp_path, Ranks(), "digits ddp T4").read() == 16
+    assert memory.MicroBatchCache(tmp_path, Ranks(), "digits ddp H100").read() is None
     (tmp_path / memory.FILE).write_text("damaged")
-    assert memory.MicroBatchCache(tmp_path, Ranks(), "gpt ddp T4").read() is None
+    assert memory.MicroBatchCache(tmp_path, Ranks(), "digits ddp T4").read() is None
 
 
 @pytest.mark.parametrize(
@@ -90,47 +89,31 @@ def test_a_batch_that_cannot_be_split_further_is_refused_with_a_hint(
 ) -> None:
     loop = make_loop("--batch-size", "4", "--accumulate", "4")
     with pytest.raises(
-        Refused, match=r"micro-batches of 1 samples per rank do not fit .* use --strategy fsdp"
+        Refused,
+        match=r"micro-batches of 1 samples per rank do not fit .* batch of 4 cannot be split",
     ):
         loop.split_to_fit(0)
 
 
 def test_probing_reserves_optimizer_state_of_trained_weights_only(
-    make_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch
+    make_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    loop = make_loop()
+    loop = make_loop("--probe-memory", "yes")
     first, *others = loop.step.model.parameters()
     for parameter in others:
         parameter.requires_grad_(False)
     empty_like = Mock(wraps=torch.empty_like)
     monkeypatch.setattr(torch, "empty_like", empty_like)
-    memory._try(loop)
+    cache = memory.MicroBatchCache(tmp_path, loop.ranks, "digits")
+    memory.fit_micro_batch(loop, cache)
     reserved = [call.args[0] for call in empty_like.call_args_list]
     parameters = [tensor for tensor in reserved if isinstance(tensor, torch.nn.Parameter)]
     assert [id(parameter) for parameter in parameters] == [id(first)] * 2
 
 
-def test_probing_runs_the_batch_through_all_stages(
-    make_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loop = make_loop("--strategy", "model-parallel", "--probe-memory", "yes")
-    passed = []
-    forward = Chain.forward
-
-    def counted(chain: Chain, values: torch.Tensor) -> torch.Tensor:
-        passed.append(len(values))
-        return forward(chain, values)
-
-    monkeypatch.setattr(Chain, "forward", counted)
-    memory.fit_micro_batch(
-        loop, memory.MicroBatchCache(loop.checkpointer.checkpoints.folder, loop.ranks, "digits")
-    )
-    assert passed == [32]
-
-
 FLAGS = (
-    "--task gpt --epochs 9 --eval-every 9 --max-steps 4 --batch-size 128 --checkpoint-every-steps 2"
-    " --warm-up 0"
+    "--model tests.entrypoints.trainer.own_models:Hungry --task digits --epochs 9 --eval-every 9"
+    " --max-steps 4 --batch-size 128 --checkpoint-every-steps 2 --warm-up 0"
 )
 
 
@@ -138,12 +121,10 @@ HOOKS = "tests.entrypoints.trainer.rank_hooks"
 
 
 @pytest.fixture(scope="module")
-def expected(
-    fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory, short_text: Path
-) -> dict[str, float]:
+def expected(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     """The last metrics of the same run with enough memory."""
     folder = tmp_path_factory.mktemp("enough")
-    ranks = Group(fork_server, folder, 2, FLAGS, CLOUDTRAIN_INPUT_TEXT=str(short_text))
+    ranks = Group(fork_server, folder, 2, FLAGS)
     ranks.succeed()
     values: dict[str, float] = ranks.events("metrics")[-1]["values"]
     return values
@@ -157,11 +138,10 @@ def check_metrics(ranks: Group, expected: dict[str, float]) -> None:
 
 
 def test_probing_finds_a_micro_batch_that_fits_on_all_ranks(
-    group: StartGroup, expected: dict[str, float], short_text: Path
+    group: StartGroup, expected: dict[str, float]
 ) -> None:
-    hook = f"{HOOKS}:limit_rank_1_before_probing"
-    text = str(short_text)
-    ranks = group(2, f"{FLAGS} --probe-memory yes", before=hook, CLOUDTRAIN_INPUT_TEXT=text)
+    hook = f"{HOOKS}:limit_rank_1_in_its_first_pass"
+    ranks = group(2, f"{FLAGS} --probe-memory yes", before=hook)
     ranks.succeed()
     (event,) = ranks.events("memory")
     assert event["refused"][0] == 64
@@ -170,11 +150,10 @@ def test_probing_finds_a_micro_batch_that_fits_on_all_ranks(
 
 
 def test_after_running_out_in_training_the_next_start_halves_the_micro_batch(
-    group: StartGroup, expected: dict[str, float], short_text: Path
+    group: StartGroup, expected: dict[str, float]
 ) -> None:
     hook = f"{HOOKS}:limit_rank_1_after_a_checkpoint"
-    text = str(short_text)
-    ranks = group(2, FLAGS, before=hook, CLOUDTRAIN_INPUT_TEXT=text)
+    ranks = group(2, FLAGS, before=hook)
     assert ranks.wait()[1] == 12, ranks.output()
     (error,) = ranks.events("error", rank=1)
     assert error["exception"] == "OutOfMemory"
@@ -182,7 +161,7 @@ def test_after_running_out_in_training_the_next_start_halves_the_micro_batch(
         "The next start uses micro-batches of 32 samples per rank, and the same batch"
         in error["message"]
     )
-    start_group = group(2, FLAGS, before=hook, CLOUDTRAIN_INPUT_TEXT=text)
+    start_group = group(2, FLAGS, before=f"{HOOKS}:limit_rank_1_in_its_first_pass")
     start_group.succeed()
     assert [event["step"] for event in start_group.events("resumed")] == [2], start_group.output()
     line = (

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tests.entrypoints.groups import Group, StartGroup
+from tests.entrypoints.trainer.launching import exported
 from tests.entrypoints.trainer.rank_hooks import KILL
 
 HOOKS = "tests.entrypoints.trainer.rank_hooks"
@@ -109,22 +110,21 @@ def test_three_ranks_resume_bit_identically_and_two_continue_from_them(
     assert len(fewer.fingerprints()) == 1
 
 
+LATE = "--optimizer tests.entrypoints.trainer.own_code:late"
+
+
 @pytest.mark.parametrize(
     ("ranks", "flags"),
     [
         (2, "--strategy ddp"),
-        (2, "--strategy fsdp"),
-        pytest.param(2, "--strategy tp", marks=pytest.mark.thorough),
-        pytest.param(2, "--strategy pipeline --microbatches 4", marks=pytest.mark.thorough),
-        pytest.param(4, "--strategy hybrid --tensor 2", marks=pytest.mark.thorough),
-        pytest.param(
-            4, "--strategy hybrid --stages 2 --microbatches 4", marks=pytest.mark.thorough
-        ),
+        (2, f"--strategy ddp {LATE} --accumulate 2 --ema 0.9 --amp fp16 --workers 1"),
+        pytest.param(1, f"--strategy dp {LATE}", marks=pytest.mark.thorough),
+        pytest.param(3, "--strategy ddp --amp bf16 --recompute none", marks=pytest.mark.thorough),
     ],
-    ids=["ddp", "fsdp", "tp", "pipeline", "data x tensor", "data x pipeline"],
+    ids=["ddp", "ddp with all kinds of state", "dp", "three ranks"],
 )
 def test_a_killed_run_resumes_bit_identically(
-    tmp_path: Path, group: StartGroup, short_text: Path, ranks: int, flags: str
+    tmp_path: Path, group: StartGroup, ranks: int, flags: str
 ) -> None:
     """Some of its ranks are killed at some moment; batch norm and dropout are included. So is
     the best model.
@@ -134,8 +134,7 @@ def test_a_killed_run_resumes_bit_identically(
         f"--batch-size 160 {flags} --max-steps 10 --checkpoint-every-steps 2 --eval-every-steps 2"
         " --patience 9"
     )
-    text = {"CLOUDTRAIN_INPUT_TEXT": str(short_text)} if "gpt" in flags else {}
-    whole = group(ranks, flags, folder="whole", **text).succeed()
+    whole = group(ranks, flags, folder="whole").succeed()
     victims = chance.sample(range(ranks), chance.randint(1, ranks))
     moment = [chance.randint(4, 8), round(chance.random() * 0.05, 4), *victims]
     killed = group(
@@ -144,10 +143,9 @@ def test_a_killed_run_resumes_bit_identically(
         folder="killed",
         before=f"{HOOKS}:kill_at_a_moment",
         **{KILL: " ".join(map(str, moment))},
-        **text,
     )
     assert any(killed.wait()), "it ended before it was killed"
-    restarted = group(ranks, flags, folder="killed", **text)
+    restarted = group(ranks, flags, folder="killed")
     assert restarted.succeed()["parameters_sha256"] == whole["parameters_sha256"], (
         f"killed at {moment}\n{restarted.output()}"
     )
@@ -160,87 +158,70 @@ def test_a_killed_run_resumes_bit_identically(
 
 
 @pytest.mark.once
-@pytest.mark.parametrize(
-    ("saved_by", "remaining"),
-    [
-        (
-            (3, "--strategy fsdp"),
-            [
-                (2, "--strategy fsdp"),
-                (2, "--strategy tp"),
-                (1, "--strategy single"),
-            ],
-        ),
-        ((4, "--strategy hybrid --tensor 2"), [(2, "--strategy pipeline")]),
-        (
-            (4, "--strategy hybrid --stages 2"),
-            [(2, "--strategy fsdp")],
-        ),
-    ],
-    ids=["fsdp", "data x tensor", "data x pipeline"],
-)
-def test_other_strategies_and_ranks_resume_with_the_same_loss(
-    tmp_path: Path,
-    group: StartGroup,
-    short_text: Path,
-    saved_by: tuple[int, str],
-    remaining: list[tuple[int, str]],
+def test_other_numbers_of_ranks_and_strategies_resume_with_the_same_loss(
+    tmp_path: Path, group: StartGroup
 ) -> None:
     """The evaluation after the next step must equal that of the uninterrupted run."""
     flags = (
-        "--task gpt --epochs 1 --max-steps 3 --checkpoint-every-steps 2 --batch-size 24 --warm-up 0"
+        "--task tests.entrypoints.trainer.own_models:padded --epochs 1 --max-steps 3"
+        " --checkpoint-every-steps 2 --batch-size 24 --warm-up 0"
     )
-    text = {"CLOUDTRAIN_INPUT_TEXT": str(short_text)}
-    ranks, strategy = saved_by
-    whole = group(ranks, f"{flags} {strategy}", folder="whole", **text)
+    whole = group(3, flags, folder="whole")
     whole.succeed()
     (expected,) = whole.events("metrics")
-    for number, (ranks, strategy) in enumerate(remaining):
-        copy_checkpoint(whole, 2, tmp_path / f"resumed-{number}")
-        resumed = group(ranks, f"{flags} {strategy}", folder=f"resumed-{number}", **text)
+    for ranks, strategy in ((2, "ddp"), (1, "ddp"), (1, "dp"), (1, "single")):
+        name = f"{ranks}-{strategy}"
+        copy_checkpoint(whole, 2, tmp_path / name)
+        resumed = group(ranks, f"{flags} --strategy {strategy}", folder=name)
         resumed.succeed()
         assert [event["step"] for event in resumed.events("resumed")] == [2], resumed.output()
+        assert "the random generators are seeded anew" in resumed.output()
         (metrics,) = resumed.events("metrics")
         assert metrics["step"] == expected["step"] == 3
         loss = metrics["values"]["val_loss"]
-        assert loss == pytest.approx(expected["values"]["val_loss"], rel=2e-6), strategy
+        assert loss == pytest.approx(expected["values"]["val_loss"], rel=2e-6), name
+
+
+def test_ranks_write_one_model_and_one_process_resumes(tmp_path: Path, group: StartGroup) -> None:
+    """Ranks with copies of the same weights write them once."""
+    flags = "--task digits --epochs 1 --max-steps 1 --batch-size 32"
+    several = group(2, f"{flags} --strategy ddp", folder="several")
+    fingerprint = several.succeed()["parameters_sha256"]
+    copy_checkpoint(several, 1, tmp_path / "alone")
+    alone = group(1, f"{flags} --strategy single", folder="alone")
+    assert alone.succeed()["parameters_sha256"] == fingerprint, alone.output()
+    assert [event["step"] for event in alone.events("resumed")] == [1], alone.output()
+
+    fresh = group(1, f"{flags} --strategy single", folder="fresh")
+    fresh.succeed()
+    one, of_ranks = (size_of_weights(tmp_path / name) for name in ("fresh", "several"))
+    assert of_ranks == pytest.approx(one, rel=0.05)
+
+
+def size_of_weights(folder: Path) -> int:
+    """Return the bytes of a checkpoint beside the small files of each rank."""
+    files = (folder / CHECKPOINTS / "step-00000001").rglob("*")
+    return sum(f.stat().st_size for f in files if f.is_file() and f.suffix not in (".pt", ".json"))
 
 
 @pytest.mark.once
-def test_another_layout_of_the_same_strategy_resumes_from_the_weights_alone(
+def test_batch_norm_is_evaluated_and_exported_alike_on_all_ranks(
     tmp_path: Path, group: StartGroup
 ) -> None:
-    """The random generators of each rank fit only the layout that saved them; the log reports this."""
-    flags = "--task digits --epochs 1 --batch-size 36 --strategy hybrid"
-    saved = group(4, f"{flags} --stages 2 --microbatches 6 --max-steps 2", folder="saved")
-    saved.succeed()
-    copy_checkpoint(saved, 2, tmp_path / "resumed")
-    resumed = group(4, f"{flags} --tensor 2 --max-steps 3", folder="resumed")
-    assert resumed.succeed()["step"] == 3
-    expected = "from a checkpoint of 4 (hybrid --stages 2, now hybrid --tensor 2): weights"
-    assert expected in resumed.output(), resumed.output()
+    """Each rank sees other samples; the best weights come with the statistics of their evaluation."""
+    flags = "--model tests.entrypoints.trainer.own_models:Normed --task digits --epochs 3 --lr 0.1"
+    run = group(2, f"{flags} --batch-size 160 --lr-schedule constant --warm-up 0 --patience 9")
+    run.succeed()
+    first, second = (
+        torch.load(tmp_path / f"statistics-{rank}.pt", weights_only=True) for rank in (0, 1)
+    )
+    assert len(first) == len(second) == 3
+    for mine, other in zip(first, second, strict=True):
+        assert all(map(torch.equal, mine, other))
+    assert not torch.equal(first[0][0], first[1][0]), "training changes them"
 
-
-@pytest.mark.parametrize(
-    ("ranks", "flags", "writers"),
-    [
-        (2, "--strategy ddp", [0]),
-        (4, "--strategy hybrid --stages 2", [0, 1]),
-    ],
-    ids=["ddp", "data x pipeline"],
-)
-def test_ranks_that_hold_one_complete_model_write_it_and_one_process_resumes(
-    group: StartGroup, ranks: int, flags: str, writers: list[int]
-) -> None:
-    """Ranks with copies of the same shards copy nothing to host memory. Only rank 0 gathers the
-    full weights.
-    """
-    base = "--task digits --epochs 1 --max-steps 1 --batch-size 32"
-    several = group(ranks, f"{base} {flags}", before=f"{HOOKS}:check_gathered_weights")
-    fingerprint = several.succeed()["parameters_sha256"]
-    assert [
-        rank for rank, log in enumerate(several.logs) if "copied to host memory" in log.read_text()
-    ] == writers
-    single = group(1, f"{base} --strategy single")
-    assert single.succeed()["parameters_sha256"] == fingerprint, single.output()
-    assert [event["step"] for event in single.events("resumed")] == [1], single.output()
+    losses = [event["values"]["val_loss"] for event in run.events("metrics")]
+    best = first[losses.index(min(losses))]
+    model = exported(tmp_path / "cloudtrain-output/model")
+    statistics = (model[f"norm.{name}"] for name in ("running_mean", "running_var"))
+    assert all(map(torch.equal, statistics, best[:2]))
