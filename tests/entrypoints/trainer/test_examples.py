@@ -60,7 +60,7 @@ def test_pictures_in_folders_are_classified(tmp_path: Path, group: StartGroup) -
     assert last_metrics(trained)["val_accuracy"] >= 0.9
 
 
-def test_a_language_model_learns_its_tokens_under_fsdp(tmp_path: Path, group: StartGroup) -> None:
+def test_a_language_model_learns_its_tokens(tmp_path: Path, group: StartGroup) -> None:
     (tmp_path / "tokens").mkdir()
     (np.arange(40_000) % 17).astype(np.uint16).tofile(tmp_path / "tokens" / "train.bin")
     env = {"CLOUDTRAIN_INPUT_TOKENS": str(tmp_path / "tokens"), "VOCABULARY": "32"}

@@ -110,6 +110,7 @@ def test_three_ranks_resume_bit_identically_and_two_continue_from_them(
     assert len(fewer.fingerprints()) == 1
 
 
+NORMED = "--model tests.entrypoints.trainer.own_models:Normed --task digits"
 LATE = "--optimizer tests.entrypoints.trainer.own_code:late"
 
 
@@ -117,9 +118,9 @@ LATE = "--optimizer tests.entrypoints.trainer.own_code:late"
     ("ranks", "flags"),
     [
         (2, "--strategy ddp"),
-        (2, f"--strategy ddp {LATE} --accumulate 2 --ema 0.9 --amp fp16 --workers 1"),
+        (2, f"--strategy ddp {NORMED} {LATE} --accumulate 2 --ema 0.9 --amp fp16 --workers 1"),
         pytest.param(1, f"--strategy dp {LATE}", marks=pytest.mark.thorough),
-        pytest.param(3, "--strategy ddp --amp bf16 --recompute none", marks=pytest.mark.thorough),
+        pytest.param(3, "--strategy ddp --amp bf16", marks=pytest.mark.thorough),
     ],
     ids=["ddp", "ddp with all kinds of state", "dp", "three ranks"],
 )
@@ -209,7 +210,7 @@ def test_batch_norm_is_evaluated_and_exported_alike_on_all_ranks(
     tmp_path: Path, group: StartGroup
 ) -> None:
     """Each rank sees other samples; the best weights come with the statistics of their evaluation."""
-    flags = "--model tests.entrypoints.trainer.own_models:Normed --task digits --epochs 3 --lr 0.1"
+    flags = f"{NORMED} --epochs 3 --lr 0.1"
     run = group(2, f"{flags} --batch-size 160 --lr-schedule constant --warm-up 0 --patience 9")
     run.succeed()
     first, second = (
