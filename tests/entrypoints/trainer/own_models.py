@@ -118,3 +118,21 @@ class Normed(nn.Module):
         logits: Tensor = self.last(self.drop(self.norm(self.first(images.flatten(1))).relu()))
 
         return logits
+
+
+def images(seed: int = 0) -> Task:
+    """Images of bytes, which become numbers on the device, in front of a convolution."""
+    generator = torch.Generator().manual_seed(seed)
+    pixels = torch.randint(256, (64, 1, 10, 10), generator=generator, dtype=torch.uint8)
+    labels = torch.arange(64) % 10
+
+    def model() -> nn.Module:
+        layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10)
+        return nn.Sequential(*layers)
+
+    return Task(
+        model=model,
+        train=TensorDataset(pixels, labels),
+        channels_last=True,
+        on_device=lambda values: values.float() / 255,
+    )

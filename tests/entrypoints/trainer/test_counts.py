@@ -1,17 +1,11 @@
-"""GPU work of a training step, counted without a GPU: kernels, bytes, waits."""
+"""GPU work and messages of a training step, counted without a GPU: kernels, bytes, waits."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 
-from cloudtrain_trainer import tasks
-from cloudtrain_trainer.tasks import Draw, digits
-from tests.support.counted_steps import (
-    bytes_to_device,
-    count_ours,
-)
-from tests.support.counts import counting
+from tests.support.counted_steps import count_ours, count_rank
+from tests.support.decoder import GPT2, SMALL, Decoder
 
 pytestmark = pytest.mark.once
 
@@ -20,6 +14,7 @@ GIGABYTES = 123.3
 """Of our step of GPT-2 124M on 16 sequences of 1,024 tokens, in eager mode: lower them with what
 lowers the counts. A compiled step needs fewer than one written by hand (docs/concepts).
 """
+SHORT = GPT2._replace(layers=2)
 
 
 def test_a_step_of_gpt2_needs_no_more_than_before() -> None:
@@ -32,36 +27,36 @@ def test_a_step_of_gpt2_needs_no_more_than_before() -> None:
 
 
 def test_a_further_micro_batch_adds_forward_and_backward_pass_only() -> None:
-    one = count_ours(16, "--accumulate", "1", layers=2)
-    two = count_ours(32, "--accumulate", "2", layers=2)
+    one = count_ours(16, "--accumulate", "1", shape=SHORT)
+    two = count_ours(32, "--accumulate", "2", shape=SHORT)
     assert two.waits == []
     assert two.by_name["_fused_adamw_"] == one.by_name["_fused_adamw_"]
     assert two.by_name["mm"] == 2 * one.by_name["mm"]
 
 
 def test_recomputing_repeats_forward_passes() -> None:
-    layers = 2
     stored, blocks = (
-        count_ours(16, "--recompute", how, layers=layers).by_name for how in ("none", "blocks")
+        count_ours(16, "--recompute", how, shape=SHORT).by_name for how in ("none", "blocks")
     )
     attention = "_scaled_dot_product_flash_attention_for_cpu"
-    assert (stored[attention], blocks[attention]) == (layers, 2 * layers)
-    assert stored["mm"] < blocks["mm"] <= stored["mm"] + layers * 4, (
+    assert (stored[attention], blocks[attention]) == (SHORT.layers, 2 * SHORT.layers)
+    assert stored["mm"] < blocks["mm"] <= stored["mm"] + SHORT.layers * 4, (
         "what the backward pass does not need is left out"
     )
-    assert blocks["rsqrt"] > stored["rsqrt"], "the norms"
+    assert blocks["native_layer_norm"] > stored["native_layer_norm"]
 
 
-def test_images_reach_the_device_as_bytes_and_one_kernel_normalizes_them() -> None:
-    """Eight bytes are the label; as float32 the images would be four times as much."""
-    task = tasks.build("mnist", 0, data="digits")
-    assert bytes_to_device(task, 64) == 64 * (784 + 8)
-    images, _ = task.train[Draw(0, list(range(4)))]
-    assert task.on_device is not None
-    expected = (images.float() / 255 - digits.MEAN) / digits.DEVIATION
-    for memory_format in (torch.contiguous_format, torch.channels_last):
-        with counting() as counts:
-            converted = task.on_device(images.to(memory_format=memory_format))
-        assert converted.is_contiguous(memory_format=memory_format)
-        torch.testing.assert_close(converted, expected, rtol=1e-6, atol=1e-6)
-        assert counts.by_name["add"] == 1
+@pytest.mark.parametrize(("size", "rank"), [(2, 0), (8, 5), (64, 63)])
+def test_ranks_sum_their_gradients_once_per_step(size: int, rank: int) -> None:
+    """Also with accumulation steps, and no rank waits for anything else."""
+    counts = count_rank(size, rank, f"--batch-size {2 * size} --accumulate 2", SMALL)
+    gradients = sum(4 * parameter.numel() for parameter in Decoder(SMALL).parameters())
+    assert {message.kind for message in counts.messages} == {"all_reduce"}
+    assert {message.ranks for message in counts.messages} == {tuple(range(size))}
+    assert sum(message.size for message in counts.messages) == gradients
+    assert counts.waits == []
+
+
+@pytest.mark.parametrize("strategy", ["single", "dp"])
+def test_one_process_sends_nothing(strategy: str) -> None:
+    assert count_ours(2, "--strategy", strategy, shape=SMALL).messages == []

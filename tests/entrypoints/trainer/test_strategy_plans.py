@@ -17,8 +17,8 @@ from torch import Tensor
 from cloudtrain_trainer.tasks.gpt import Shape, decoder
 from tests.entrypoints.groups import StartGroup
 from tests.entrypoints.trainer.ddp_checks import shared_process_group
-from tests.support.counted_steps import Plan, plan, plan_alone, shards_alone
 from tests.support.counts import Message
+from tests.support.split_plans import Plan, plan, plan_alone, shards_alone
 
 pytestmark = pytest.mark.once
 
