@@ -23,16 +23,7 @@ PROGRAM = Path(__file__).with_name("fork_server.py")
 TRAIN = "train:main"
 TRAINER = (
     *("train", "cloudtrain_trainer.training.loop", "cloudtrain_trainer.training.memory"),
-    *(
-        f"cloudtrain_trainer.{name}"
-        for name in (
-            "strategies.tp",
-            "strategies.pipeline",
-            "strategies.ddp",
-            "tasks.digits",
-            "tasks.gpt",
-        )
-    ),
+    *("cloudtrain_trainer.strategies.ddp", "cloudtrain_trainer.tasks.digits"),
     "torch._dynamo",
     *(["torch.utils.tensorboard"] if find_spec("tensorboard") else []),
 )

@@ -291,8 +291,8 @@ def _ranks() -> Ranks:
 
 def _options(setting: Setting, batch: int, *flags: str) -> Options:
     """Return the options of a training of GPT-2; in rehearsals of a tiny one, a sample a step."""
-    size = ["tiny"] if setting.rehearse else ["gpt2-124m", "--data", "synthetic"]
-    argv = ["--task", "gpt", "--size", *size, "--strategy", "single", "--epochs", "100000"]
+    task = "task" if setting.rehearse else "gpt2"
+    argv = ["--task", f"tests.support.decoder:{task}", "--strategy", "single", "--epochs", "100000"]
     argv += ["--batch-size", "1" if setting.rehearse else str(batch), "--probe-memory", "no"]
     return parse([*argv, "--compile", "no", *flags])
 

@@ -116,3 +116,8 @@ def task(seed: int = 0, shape: Shape = SMALL, samples: int = 320) -> Task:
         tokens=shape.context,
         flops=shape.flops,
     )
+
+
+def gpt2(seed: int = 0) -> Task:
+    """Return the task of a model of the size of GPT-2."""
+    return task(seed, GPT2)

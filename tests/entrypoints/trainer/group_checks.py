@@ -4,19 +4,13 @@ group.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import functional as F
 
 from cloudtrain_trainer import tasks
@@ -26,7 +20,6 @@ from cloudtrain_trainer.data.batches import Batches
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.ranks import Ranks, exit_on_uncaught_errors
 from cloudtrain_trainer.reporting.metrics import evaluate
-from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.strategies.ddp import DistributedData
 from cloudtrain_trainer.tasks import Draw, Task
@@ -40,6 +33,14 @@ def plain_model() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
 
 
+class Four(nn.Module):
+    """Four numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(4))
+
+
 def loop(strategy: DistributedData, folder: Path, task: Task, *argv: str) -> Loop:
     checkpoints = CheckpointStore(folder, keep=3, ranks=strategy.ranks)
     return Loop(task, strategy, parse(["--strategy", "ddp", *argv]), checkpoints, Stop())
@@ -49,7 +50,7 @@ def save(checkpoints: CheckpointStore, step: int) -> None:
     checkpoints.save(
         step,
         0,
-        {"weights": torch.full((4,), float(step))},
+        {"model.weights": torch.full((4,), float(step))},
         {"step": step},
         {"rank": checkpoints.ranks.rank},
     )
@@ -64,9 +65,9 @@ def check_found(checkpoints: CheckpointStore, step: int) -> Path:
     assert newest is not None
     assert (newest.step, newest.ranks) == (step, 3)
     assert checkpoints.read_state(newest) == ({"step": step}, {"rank": checkpoints.ranks.rank})
-    weights = {"weights": torch.zeros(4)}
-    load(weights, storage_reader=FileSystemReader(newest.folder / newest.weights), no_dist=True)
-    assert torch.equal(weights["weights"], torch.full((4,), float(step)))
+    model = Four()
+    checkpoints.load(newest, model, None)
+    assert torch.equal(model.weights, torch.full((4,), float(step)))
     return newest.folder
 
 
@@ -197,29 +198,7 @@ def check_disks_of_two_nodes(ranks: Ranks, folder: Path) -> None:
         {"rank-2.pt", "weights-2"} if ranks.rank == 2 else {"rank-0.pt", "rank-1.pt", "weights-0"}
     )
     assert names == {"manifest.json", "shared.json"} | mine
-    check_shards_on_two_disks(
-        ranks, folder / "parts" / own_folder.name, folder / "parts" / "combined"
-    )
     ranks.local_rank, ranks.local_size = was
-
-
-def check_shards_on_two_disks(ranks: Ranks, own_folder: Path, combined: Path) -> None:
-    """A model whose shards are on two disks is found only in a folder with all of them."""
-    mesh = init_device_mesh("cpu", (3,))
-    weights = distribute_tensor(torch.arange(7.0), mesh, [Shard(0)])
-    checkpoints = CheckpointStore(own_folder, keep=3, ranks=ranks, shard_group_size=3)
-    checkpoints.save(10, 0, {"weights": weights}, {"step": 10}, {"rank": ranks.rank})
-    checkpoints.finish()
-    with contextlib.suppress(Refused):
-        checkpoints.find_newest()
-        raise AssertionError("a part was loaded as a complete model")
-    shutil.copytree(own_folder, combined, dirs_exist_ok=True)
-    ranks.barrier()
-    newest = CheckpointStore(combined, keep=3, ranks=ranks, shard_group_size=3).find_newest()
-    assert newest is not None
-    whole = {"weights": torch.zeros(7)}
-    load(whole, storage_reader=FileSystemReader(newest.folder / newest.weights), no_dist=True)
-    assert torch.equal(whole["weights"], torch.arange(7.0))
 
 
 def main() -> None:

@@ -4,6 +4,8 @@ parts of it.
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +14,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
+from cloudtrain_trainer.checkpoints.store import CheckpointStore
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.strategies import full_tensor
 from cloudtrain_trainer.training.run import Position
+from tests.entrypoints.trainer.ddp_checks import shared_process_group
 from tests.entrypoints.trainer.loss_curves import (
     NORM_TOLERANCE,
     STEPS,
@@ -154,3 +161,34 @@ def other_base(model: nn.Module) -> nn.Module:
     with torch.no_grad():
         frozen[-1].flatten()[-1] += 1
     return model
+
+
+def check_shards_on_two_disks(ranks: Ranks, folder: Path) -> None:
+    """A model whose shards are on two disks is found only in a folder with all of them."""
+    was = ranks.local_rank, ranks.local_size
+    ranks.local_rank = 0 if ranks.rank == 2 else ranks.rank
+    ranks.local_size = 1 if ranks.rank == 2 else 2
+    own_folder = folder / ("node-1" if ranks.rank == 2 else "node-0")
+    combined = folder / "combined"
+    mesh = init_device_mesh("cpu", (3,))
+    weights = distribute_tensor(torch.arange(7.0), mesh, [Shard(0)])
+    checkpoints = CheckpointStore(own_folder, keep=3, ranks=ranks, shard_group_size=3)
+    checkpoints.save(10, 0, {"weights": weights}, {"step": 10}, {"rank": ranks.rank})
+    checkpoints.finish()
+    with contextlib.suppress(Refused):
+        checkpoints.find_newest()
+        raise AssertionError("a part was loaded as a complete model")
+    shutil.copytree(own_folder, combined, dirs_exist_ok=True)
+    ranks.barrier()
+    newest = CheckpointStore(combined, keep=3, ranks=ranks, shard_group_size=3).find_newest()
+    assert newest is not None
+    whole = {"weights": torch.zeros(7)}
+    load(whole, storage_reader=FileSystemReader(newest.folder / newest.weights), no_dist=True)
+    assert torch.equal(whole["weights"], torch.arange(7.0))
+    ranks.local_rank, ranks.local_size = was
+
+
+def main() -> None:
+    """Make the checks that need three ranks."""
+    with shared_process_group() as ranks:
+        check_shards_on_two_disks(ranks, Path.cwd())

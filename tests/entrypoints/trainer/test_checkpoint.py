@@ -65,29 +65,6 @@ def test_changes_after_save_are_not_in_the_checkpoint(checkpoints: CheckpointSto
     assert torch.equal(model.weight, torch.full((2, 4), 1.0))
 
 
-def test_the_optimizer_state_is_restored_by_parameter_name(checkpoints: CheckpointStore) -> None:
-    def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        torch.manual_seed(0)
-        model = torch.nn.Linear(4, 2)
-        return model, torch.optim.AdamW(model.parameters(), lr=0.1)
-
-    def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        model(torch.ones(3, 4)).square().sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    model, optimizer = trained()
-    step(model, optimizer)
-    checkpoints.save(1, 0, sharded.tensors_of(model, optimizer), {}, {})
-    checkpoints.finish()
-    step(model, optimizer)
-    first, second = trained()
-    checkpoints.load(find_newest(checkpoints), first, second)
-    step(first, second)
-    for mine, expected in zip(first.parameters(), model.parameters(), strict=True):
-        assert torch.equal(mine, expected)
-
-
 class OnTwoDevices(torch.optim.SGD):
     """Its state is on the device that its kernel reads from. The device `meta` simulates a GPU."""
 
@@ -231,24 +208,28 @@ def test_only_the_newest_checkpoints_are_kept(checkpoints: CheckpointStore) -> N
     assert visible_names(checkpoints) == ["step-00000020", "step-00000030"]
 
 
-NAMES = {"manifest": "manifest.json", "index": "weights-0/.metadata", "shared": "shared.json"}
-
-
-@pytest.mark.parametrize("damage", ["cut", "flip", "remove", "manifest", "index", "shared"])
-def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(
+@pytest.mark.parametrize("damage", ["cut", "flip", "remove"])
+def test_a_checkpoint_with_any_damaged_file_is_skipped_with_a_warning(
     checkpoints: CheckpointStore, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save(checkpoints, 10, 20)
-    file = checkpoints.folder / "step-00000020" / NAMES.get(damage, "weights-0/__0_0.distcp")
-    content = file.read_bytes()
-    if damage == "remove":
-        file.unlink()
-    elif damage == "flip":
-        file.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
-    else:
-        file.write_bytes(content[: len(content) // 2])
-    assert find_newest(checkpoints).step == 10
-    assert "step-00000020 is not complete (rank 0:" in capsys.readouterr().err
+    files = [file for file in (checkpoints.folder / "step-00000020").rglob("*") if file.is_file()]
+    assert len(files) >= 4, "manifest, common state, state of the rank, weights"
+    for file in files:
+        content = file.read_bytes()
+        middle = len(content) // 2
+        if damage == "remove":
+            file.unlink()
+        elif damage == "flip":
+            file.write_bytes(
+                content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+            )
+        else:
+            file.write_bytes(content[:middle])
+        assert find_newest(checkpoints).step == 10, file
+        assert "step-00000020 is not complete (rank 0:" in capsys.readouterr().err, file
+        file.write_bytes(content)
+    assert find_newest(checkpoints).step == 20
 
 
 def test_a_damaged_later_checkpoint_is_not_counted_and_is_deleted(

@@ -9,8 +9,8 @@ from tests.support.decoder import GPT2, SMALL, Decoder
 
 pytestmark = pytest.mark.once
 
-LAUNCHES = 1198
-GIGABYTES = 123.3
+LAUNCHES = 517
+GIGABYTES = 75.6
 """Of our step of GPT-2 124M on 16 sequences of 1,024 tokens, in eager mode: lower them with what
 lowers the counts. A compiled step needs fewer than one written by hand (docs/concepts).
 """

@@ -77,3 +77,9 @@ def test_sharding_strategies_compile_layer_by_layer(
     ranks = group(count, program=f"tests.entrypoints.trainer.split_graphs:{program}")
     assert ranks.wait() == [0] * count, ranks.output()
     assert [log.read_text().count("all checks passed on rank") for log in ranks.logs] == [1] * count
+
+
+def test_shards_on_the_disks_of_two_nodes_make_one_checkpoint(group: StartGroup) -> None:
+    ranks = group(3, program="tests.entrypoints.trainer.split_weights:main")
+    assert ranks.wait() == [0, 0, 0], ranks.output()
+    assert ["all checks passed" in log.read_text() for log in ranks.logs] == [True] * 3

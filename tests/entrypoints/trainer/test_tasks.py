@@ -17,8 +17,6 @@ from cloudtrain_trainer import tasks
 from cloudtrain_trainer.partition import split
 from cloudtrain_trainer.rules import OPTIONS, Refused, capabilities
 from cloudtrain_trainer.tasks import Draw, Task, gpt
-from cloudtrain_trainer.tasks.digits import read
-from cloudtrain_trainer.tasks.digits import split as split_digits
 from cloudtrain_trainer.tasks.gpt import decoder
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -221,25 +219,3 @@ def test_keras_mnist_without_keras_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "keras", None)
     with pytest.raises(Refused, match="pip install 'keras"):
         tasks.build("keras-mnist", 0)
-
-
-# Digits
-
-
-def test_the_digits_equal_those_of_scikit_learn() -> None:
-    from sklearn.datasets import load_digits
-
-    images, labels = read()
-    expected = load_digits()
-    assert torch.equal(images[:, 0], torch.tensor(expected.images / 16, dtype=torch.float32))
-    assert torch.equal(labels, torch.tensor(expected.target))
-
-
-def test_the_split_is_stratified_and_fixed_by_the_seed() -> None:
-    labels = read()[1]
-    train, validation = split_digits(labels, seed=3)
-    assert sorted([*train.tolist(), *validation.tolist()]) == list(range(1797))
-    shares = torch.bincount(labels[validation]) / torch.bincount(labels)
-    assert ((shares - 0.2).abs() < 0.01).all()
-    assert torch.equal(split_digits(labels, seed=3)[0], train)
-    assert not torch.equal(split_digits(labels, seed=4)[0], train)

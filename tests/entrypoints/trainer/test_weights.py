@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 
 from cloudtrain_trainer import tasks
-from cloudtrain_trainer.checkpoints.store import CheckpointStore
 from cloudtrain_trainer.options import Folders
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Task
@@ -30,20 +28,25 @@ MakeLoop = Callable[..., Loop]
 
 
 class SlowDisk:
-    """Writes the best weights only after its release."""
+    """Makes the best weights visible only after its release."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = threading.Event()
         self.goes_on = threading.Event()
-        write = CheckpointStore._write
+        rename = Path.rename
 
-        def write_slowly(store: CheckpointStore, final: Path, *arguments: Any) -> None:
-            if final.name.startswith("best-"):
+        def rename_slowly(path: Path, target: Path) -> Path:
+            if path.name.startswith("best-"):
                 self.begun.set()
                 assert self.goes_on.wait(HANG_SECONDS)
-            write(store, final, *arguments)
+            return rename(path, target)
 
-        monkeypatch.setattr(CheckpointStore, "_write", write_slowly)
+        monkeypatch.setattr(Path, "rename", rename_slowly)
+
+
+def complete(folder: Path, pattern: str) -> list[str]:
+    """Return the names of the folders of this pattern that are complete."""
+    return [path.name for path in folder.glob(pattern) if path.suffix != ".partial"]
 
 
 @pytest.fixture
@@ -74,7 +77,7 @@ def test_training_goes_on_while_the_best_weights_are_written(
     assert disk.begun.wait(HANG_SECONDS)
     loop.step.train_step(batches, 0, 100)
     assert not are_equal(weights(loop), evaluated)
-    assert not list(tmp_path.glob("best-*"))
+    assert not complete(tmp_path, "best-*")
     disk.goes_on.set()
     loop.checkpointer.checkpoints.finish()
     assert are_equal(written(loop, 0), evaluated)
@@ -96,7 +99,7 @@ def test_no_checkpoint_knows_of_best_weights_that_are_not_written(
     loop.checkpointer.record_evaluation(0.5)
     loop.checkpointer.save()
     assert disk.begun.wait(HANG_SECONDS)
-    assert not list(tmp_path.glob("step-*"))
+    assert not complete(tmp_path, "step-*")
     disk.goes_on.set()
     loop.checkpointer.checkpoints.finish()
     assert {path.name for path in tmp_path.iterdir()} == {"step-00000000", "best-00000000"}
@@ -105,14 +108,18 @@ def test_no_checkpoint_knows_of_best_weights_that_are_not_written(
 def test_best_weights_that_cannot_be_written_end_training_and_leave_no_checkpoint(
     make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def full(*_: Any) -> None:
-        raise OSError("no space left")
+    rename = Path.rename
 
-    monkeypatch.setattr(CheckpointStore, "_write", full)
+    def fill_up(path: Path, target: Path) -> Path:
+        if path.suffix == ".partial":
+            raise OSError("no space left")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fill_up)
     loop = make_loop("--epochs", "1")
     with pytest.raises(OSError, match="no space left"):
         loop.run()
-    assert not list(tmp_path.glob("step-*"))
+    assert not complete(tmp_path, "step-*")
 
 
 def test_the_best_weights_of_the_checkpoint_stay_until_the_next_one(
@@ -214,8 +221,9 @@ def test_checkpoints_and_models_of_adapters_are_small(make_loop: MakeLoop, tmp_p
         loop = train(make_loop, Adapter, "--save-frozen", choice)
         export(loop, folders)
         model_file = folders.model / "model.safetensors"
-        files = *(tmp_path / "step-00000006/weights-0").glob("*.distcp"), model_file
-        sizes[choice] = [file.stat().st_size for file in files]
+        written = (tmp_path / "step-00000006").rglob("*")
+        size = sum(file.stat().st_size for file in written if file.is_file())
+        sizes[choice] = size, model_file.stat().st_size
         for path in tmp_path.glob("step-*"):
             shutil.rmtree(path)
     trained = {name for name, p in loop.step.model.named_parameters() if p.requires_grad}
@@ -225,7 +233,7 @@ def test_checkpoints_and_models_of_adapters_are_small(make_loop: MakeLoop, tmp_p
     whole_weights, whole_model = sizes["yes"]
     small_weights, small_model = sizes["auto"]
     assert 1_100_000 < whole_weights < 1_400_000, "tied weights are stored once"
-    assert small_weights < 50_000
+    assert small_weights < 70_000, "with the state of the generators"
     assert small_model < whole_model / 100
 
 
