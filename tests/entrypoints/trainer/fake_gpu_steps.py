@@ -136,7 +136,7 @@ def problems_of(size: int, flags: str) -> list[str]:
         real = [next(loader) for _ in range(run.step.accumulation_steps)]
         faked = [(fake.from_tensor(inputs), fake.from_tensor(targets)) for inputs, targets in real]
         pairs = zip(chain(*real), chain(*faked), strict=True)
-        pinned = [fake_one for real_one, fake_one in pairs if real_one.is_pinned()]
+        pinned: list[Tensor] = [fake_one for real_one, fake_one in pairs if real_one.is_pinned()]
         run.step.wrapped.train()
         with fake, GpuRules(pinned, DTYPES.get(run.step.amp, torch.float32)) as rules:
             run.step.train_step(iter(faked), 0, 10)

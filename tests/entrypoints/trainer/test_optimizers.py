@@ -260,7 +260,7 @@ def test_the_schedules_have_these_values(kind: str, warm_up: float, expected: li
 
 def gradients_of_a_step(loop: Loop) -> list[torch.Tensor]:
     """Return the gradients that the next step updates the weights with."""
-    gradients = []
+    gradients: list[torch.Tensor] = []
 
     def keep(*_: object) -> None:
         parameters = loop.step.model.parameters()
