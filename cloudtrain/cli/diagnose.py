@@ -14,7 +14,6 @@ import click
 from cloudtrain.cli.chosen_run import best_trial, chosen
 from cloudtrain.cli.options import data_dir, json_option, provider_option, yes_option
 from cloudtrain.cli.output import command, print_json, print_prose
-from cloudtrain.cli.report import rerun_command
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.diagnosis.failure import (
@@ -320,7 +319,7 @@ def _next(run: Run, state: RunState, diagnosis: Diagnosis | None) -> list[str]:
     if diagnosis is not None and diagnosis.restart == "after a change" and state.checkpoint is None:
         return _rerun_commands(run, state, as_it_is=False)[:1]
 
-    return [rerun_command(run, state) if state.has_ended else command("attach", run.id)]
+    return [command("rerun", run.id) if state.has_ended else command("attach", run.id)]
 
 
 def _rerun_commands(run: Run, state: RunState, *, as_it_is: bool) -> list[str]:

@@ -14,9 +14,9 @@ from cloudtrain.cli.output import command, print_message
 from cloudtrain.cli.report import rerun_elsewhere
 from cloudtrain.cli.terminal import bar, one_line, redraw, write_log
 from cloudtrain.errors import CloudError, CloudtrainError, StorageError
-from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast, remaining_seconds, shown
+from cloudtrain.runs.forecast import forecast, remaining_seconds, shown
 from cloudtrain.runs.logs import LogLine, position_parts
-from cloudtrain.runs.record import Terms, terms_of
+from cloudtrain.runs.record import terms_of
 from cloudtrain.runs.state import WAITING, RunState
 from cloudtrain.submission.monitor import Update
 from cloudtrain.submission.run import Run
@@ -25,7 +25,6 @@ from cloudtrain_launcher.events import (
     RESTART_ELSEWHERE,
     Activity,
     Error,
-    LimitTooLow,
     Phase,
     Restarted,
     Resumed,
@@ -43,6 +42,9 @@ WAIT_SECONDS = 600.0
 
 ACTIVITY_SECONDS = 20.0
 """Minimum time of an activity besides training that is reported without a terminal."""
+
+FORECAST_SECONDS = 60.0
+"""Minimum training time, after the first step, before the forecast is shown."""
 
 
 def follow(
@@ -141,9 +143,8 @@ class View:
         self._allowance: float = MAX_BURST
         """Number of lines of metrics that may be shown at once."""
         self._activity: Activity | None = None
-        self._forecast_told = False
+        self._forecast_shown = False
         self._wait_told = False
-        self._terms: Terms | None = None
 
     def show(self, update: Update) -> None:
         """Show an update."""
@@ -152,7 +153,6 @@ class View:
             if self.last_error:
                 self._line(f"{self.last_error}; the job still runs, asking again")
 
-        limits = list[str]()
         for event in update.events:
             match event:
                 case Error():
@@ -167,18 +167,13 @@ class View:
                     self._line(event.phase)
                 case StopRequested():
                     self._line(f"stopping: {event.reason}")
-                case LimitTooLow():
-                    limits.append(event.message)
 
         for line in update.lines:
             self._log(line)
 
         self._tell_wait(update.state)
         self._tell_activity(update.state)
-        self._tell_forecast(update.state)
-
-        for message in limits:
-            self._line(f"warning: {message}")
+        self._show_forecast(update.state)
 
         self.display.draw(update.state)
 
@@ -260,15 +255,17 @@ class View:
             self._activity = doing
             self._line(activity_text(state, self.clock()))
 
-    def _tell_forecast(self, state: RunState) -> None:
+    def _show_forecast(self, state: RunState) -> None:
         """Show the forecast once, after the first minute of training."""
         begun = state.laps.first
-        if self._forecast_told or not begun or state.laps.time - begun < TOLD_FROM_SECONDS:
+        if self._forecast_shown or not begun or state.laps.time - begun < FORECAST_SECONDS:
             return
 
-        self._terms = self._terms or terms_of(self.run.folder)
-        if prediction := forecast(state, self._terms, now=self.clock()):
-            self._forecast_told = True
+        now = self.clock()
+        if remaining_seconds(state, now) is None:
+            return
+        if prediction := forecast(state, terms_of(self.run.folder), now=now):
+            self._forecast_shown = True
             self._line(f"forecast: {shown(prediction)}")
 
     def _line(self, text: str) -> None:

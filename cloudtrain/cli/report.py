@@ -32,7 +32,7 @@ EXIT_CODES = {"succeeded": 0, "failed": 1, "stopped": 5}
 def report(run: Run, state: RunState) -> None:
     """Print the result of a run, its artifacts, and the next command."""
     took = format_duration(state.seconds(time.time()))
-    for warning in state.lasting_warnings:
+    for warning in state.warnings:
         print_message(f"warning: {warning}")
 
     if state.state == "failed":
@@ -63,7 +63,7 @@ def report(run: Run, state: RunState) -> None:
         rows.append(
             (
                 "next",
-                rerun_command(run, state)
+                command("rerun", run.id)
                 + ("   continues from the checkpoint" if state.checkpoint else ""),
             )
         )
@@ -75,14 +75,6 @@ def report(run: Run, state: RunState) -> None:
 
     for name, text in rows:
         print_message(f"  {name:<11} {one_line(text)}")
-
-
-def rerun_command(run: Run, state: RunState) -> str:
-    """Return the command that runs it again, with a higher limit if it needs one."""
-    raised = state.limit_too_low.raised if state.limit_too_low else ""
-    return command(
-        "rerun", run.id, *(("--set", raised) if raised and state.state == "stopped" else ())
-    )
 
 
 def rerun_elsewhere(run: Run) -> str:

@@ -30,11 +30,11 @@ from cloudtrain.cli.output import (
     print_prose,
     table,
 )
-from cloudtrain.cli.report import format_artifact, format_cost, rerun_command, source_line
+from cloudtrain.cli.report import format_artifact, format_cost, source_line
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.errors import CloudError, StorageError
-from cloudtrain.runs.forecast import limit_warning, remaining_seconds, shown
+from cloudtrain.runs.forecast import cost_parts, remaining_seconds
 from cloudtrain.runs.state import ENDED, STATES, RunState, explain
 from cloudtrain.runs.store import sweep_ids, sweep_of_run
 from cloudtrain.settings import data_folder
@@ -333,7 +333,7 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     if state.error and state.error.file:
         rows.append(("at", one_line(source_line(state.error))))
 
-    rows += [("warning", warning) for warning in state.lasting_warnings]
+    rows += [("warning", warning) for warning in state.warnings]
     if run.damaged_lines:
         rows.append(("damaged", f"{count(run.damaged_lines, 'line')} of its events cannot be read"))
 
@@ -347,11 +347,6 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
         eta = remaining_seconds(state, now)
         remaining = f", {format_duration(eta)} left" if eta is not None else ""
         rows.append(("step", f"{at.step}/{'?' if at.steps is None else at.steps}{remaining}"))
-
-    if forecast := run.forecast():
-        rows.append(("forecast", shown(forecast)))
-        if forecast.ending and not state.limit_too_low:
-            rows.append(("limit", limit_warning(forecast)))
 
     if state.metrics:
         latest = "  ".join(
@@ -368,8 +363,8 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
         rows.append(("restarts", str(state.restarts)))
     if state.checkpoint:
         rows.append(("checkpoint", f"step {state.checkpoint.step}"))
-    if format_cost(state):
-        rows.append(("cost", format_cost(state)))
+    if cost := _cost(run, state):
+        rows.append(("cost", cost))
 
     rows += [(name, format_artifact(place)) for name, place in run.artifacts().items()]
     if state.ref and state.ref.get("url"):
@@ -377,6 +372,16 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
 
     rows.append(("logs", command("logs", run.id)))
     if state.state in ("failed", "stopped"):
-        rows.append(("next", rerun_command(run, state)))
+        rows.append(("next", command("rerun", run.id)))
 
     return rows
+
+
+def _cost(run: Run, state: RunState) -> str:
+    """Return the billed cost, or the cost so far and at the end; empty if free or unknown."""
+    forecast = run.forecast()
+    parts = cost_parts(forecast) if forecast else []
+    if format_cost(state) or not parts:
+        return format_cost(state)
+
+    return f"{', '.join(parts)}, at list price"

@@ -19,7 +19,7 @@ from cloudtrain.cli.options import data_dir, json_option, last_run_argument
 from cloudtrain.cli.output import print_json, print_output, short_name, sparkline, table
 from cloudtrain.cli.report import EXIT_CODES, format_cost, report_and_exit
 from cloudtrain.cli.terminal import bar, full_screen, log_text, one_line
-from cloudtrain.runs.forecast import forecast, in_all, limit_warning
+from cloudtrain.runs.forecast import cost_parts, forecast, usd_so_far
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.record import Terms, terms_of
 from cloudtrain.runs.state import Curve, RunState
@@ -71,8 +71,8 @@ def attach_command(folder: str | None, /, run: str | None, tail: int, as_json: b
 def top_command(folder: str | None, /, run: str | None) -> None:
     """Show RUN (default: the newest of this folder) on one screen, until it has ended.
 
-    It shows curves, throughput, the time left and its forecast, usage of each node, GPU and rank,
-    the cost until now, and the last lines of the log. Ctrl-C closes it. Without a terminal the screen
+    It shows curves, throughput, the time left, usage of each node, GPU and rank, the cost until now
+    and at the end, and the last lines of the log. Ctrl-C closes it. Without a terminal the screen
     is printed once.
     """
     target = chosen_run(run, folder)
@@ -146,7 +146,6 @@ def screen(
         _headline(state),
         _cost(state, terms, now),
         *_progress(state, now, width),
-        *_outlook(state, terms, now),
         "",
     ]
     machines = _machines(state, now)
@@ -173,33 +172,22 @@ def _headline(state: RunState) -> str:
 
 
 def _cost(state: RunState, terms: Terms, time: float) -> str:
-    """Return the time of the run, and its cost: estimated so far, or billed after its end."""
+    """Return the time of the run, and its cost: estimated, or billed after its end."""
     took = format_duration(state.seconds(time))
     if format_cost(state):
         return f"{took}  {format_cost(state)}"
 
-    hourly = terms.usd_per_hour if terms.is_billed else None
-    if hourly is None or not state.started:
+    prediction = forecast(state, terms, now=time)
+    so_far = usd_so_far(state, terms, time)
+    if so_far is None:
         return took
 
-    # Machines taken away are free.
-    waits = time - state.waiting_since if state.waiting_since else 0.0
-    usd = hourly * max(0.0, state.seconds(time) - state.waited - waits) / 3600
-    return f"{took}  about {usd:.2f} USD so far, {hourly:.2f} USD an hour at list price"
+    parts = cost_parts(prediction) if prediction else [f"about {so_far:.2f} USD"]
+    return f"{took}  {', '.join(parts)}, list price {terms.usd_per_hour:.2f} USD/h"
 
 
 def _progress(state: RunState, time: float, width: int) -> list[str]:
     return [] if state.has_ended else [progress_line(state, time, width)]
-
-
-def _outlook(state: RunState, terms: Terms, time: float) -> list[str]:
-    """Return the forecast of time and cost, and a warning if a limit ends the run before."""
-    prediction = forecast(state, terms, now=time)
-    if prediction is None:
-        return []
-
-    limit = limit_warning(prediction)
-    return [f"forecast: {in_all(prediction)}", *([f"warning: {limit}"] if limit else [])]
 
 
 def _curves(state: RunState, width: int) -> list[str]:

@@ -249,7 +249,7 @@ def facts_of(run: Run, state: RunState, end: float) -> dict[str, str]:
         facts["source sha256"] = record.source_digest[:12]
         facts["cloudtrain"] = record.version
 
-    facts["warnings"] = "; ".join(state.lasting_warnings)
+    facts["warnings"] = "; ".join(state.warnings)
     return facts
 
 

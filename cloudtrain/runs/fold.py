@@ -114,12 +114,6 @@ def _warned(state: RunState, event: events.Warned) -> None:
         state.warnings.append(event.message)
 
 
-def _limit_too_low(state: RunState, event: events.LimitTooLow) -> None:
-    if not state.limit_too_low:
-        state.limit_too_low = event
-        state.warnings.append(event.message)
-
-
 def _metrics(state: RunState, event: events.Metrics) -> None:
     state.metrics |= event.values
     state.reported = event
@@ -257,7 +251,6 @@ _APPLY: dict[type[Event], Callable[[RunState, Any], None]] = {
     events.Result: _result,
     events.RungReached: _rung_reached,
     events.LogUnread: _log_unread,
-    events.LimitTooLow: _limit_too_low,
     events.Kept: _machines_kept,
     events.StopRequested: _stop_requested,
     events.Ended: _ended,

@@ -22,22 +22,6 @@ KEPT_LAPS = 128
 RECENT_SECONDS = 60.0
 """Duration of the latest laps that give the current speed."""
 
-SCALES = 12, 6, 3
-"""Numbers of parts of similar length whose paces are compared.
-
-A machine that is slow for minutes shows in few long parts; steps that vary show in many short ones.
-"""
-
-USUAL_SPREAD = 0.08
-USUAL_PARTS = 3
-"""Prior of the relative spread of paces, and its weight in parts."""
-
-FLOOR = 0.08
-"""Minimum relative error of the remaining pace, because a machine's speed varies."""
-
-WIDTH = 3.5
-"""Half width of the interval in standard errors of the mean, with room for later steps."""
-
 STILL_WARM_UP = 2.0
 """First laps count as warm-up while they are this many times slower than the median lap."""
 
@@ -60,18 +44,14 @@ class Pauses:
     count: int = 0
     seconds: float = 0.0
     """Sum of all pauses."""
-    longest: float = 0.0
-    shortest: float = 0.0
     steps: float = 0.0
     """Steps trained from the first report to the last pause; repeated steps count again."""
 
     def add(self, seconds: float, steps: float) -> None:
         """Add a pause."""
-        self.shortest = min(self.shortest, seconds) if self.count else seconds
         self.count += 1
         self.seconds += seconds
         self.steps = steps
-        self.longest = max(self.longest, seconds)
 
     @property
     def mean(self) -> float:
@@ -191,46 +171,8 @@ class Laps:
             self.laps = [Lap(b.end, a.steps + b.steps, a.seconds + b.seconds) for a, b in pairs]
 
 
-def pace_of(laps: Sequence[Lap]) -> tuple[float, float]:
-    """Return the seconds per step, and the relative error for the remaining steps."""
-    steady = _steady(laps)
-    seconds = sum(lap.seconds for lap in steady)
-    steps = sum(lap.steps for lap in steady)
-    mean = seconds / steps
-
-    return mean, math.hypot(
-        FLOOR, WIDTH * max(_standard_error(steady, seconds / parts, mean) for parts in SCALES)
-    )
-
-
-def _steady(laps: Sequence[Lap]) -> list[Lap]:
-    """Return the laps without the slow first ones."""
+def pace_of(laps: Sequence[Lap]) -> float:
+    """Return the seconds per step, without the slow first laps."""
     usual = median(lap.seconds / lap.steps for lap in laps)
-    return list(dropwhile(lambda lap: lap.seconds / lap.steps > STILL_WARM_UP * usual, laps))
-
-
-def _standard_error(laps: Sequence[Lap], seconds: float, mean: float) -> float:
-    """Return the relative standard error of the mean pace, by parts of at least these seconds."""
-    parts = _put_together(laps, seconds)
-    steps = sum(part.steps for part in parts)
-    squares = (
-        sum(part.steps * (part.seconds / part.steps / mean - 1) ** 2 for part in parts)
-        / steps
-        * len(parts)
-    )
-    variance = (squares + USUAL_PARTS * USUAL_SPREAD**2) / (len(parts) - 1 + USUAL_PARTS)
-
-    return math.sqrt(variance / len(parts))
-
-
-def _put_together(laps: Sequence[Lap], seconds: float) -> list[Lap]:
-    """Return the laps with neighbours merged up to these seconds."""
-    merged: list[Lap] = []
-    for lap in laps:
-        if merged and merged[-1].seconds < seconds:
-            last = merged.pop()
-            lap = Lap(lap.end, last.steps + lap.steps, last.seconds + lap.seconds)
-
-        merged.append(lap)
-
-    return merged
+    steady = list(dropwhile(lambda lap: lap.seconds / lap.steps > STILL_WARM_UP * usual, laps))
+    return sum(lap.seconds for lap in steady) / sum(lap.steps for lap in steady)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloudtrain.errors import StorageError
-from cloudtrain.runs.folder import JOB, PLAN, REQUEST, RunFolder
+from cloudtrain.runs.folder import PLAN, REQUEST, RunFolder
 
 if TYPE_CHECKING:
     from cloudtrain.planning.target import ProviderConfig
@@ -133,14 +133,6 @@ class RunRecord:
         return ()
 
     @property
-    def stop_after_seconds(self) -> int:
-        """Seconds until the launcher stops it, before the platform does; 0: never or unknown."""
-        with suppress(StorageError):
-            return int(self._folder.document(JOB).get("stop_after_seconds") or 0)
-
-        return 0
-
-    @property
     def grace_seconds(self) -> int:
         """Seconds from SIGTERM to SIGKILL at a stop."""
         return self._read("target.grace_seconds", int)
@@ -232,18 +224,14 @@ def other_machines(plan: Mapping[str, Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Terms:
-    """Price of a run's machines and its limits."""
+    """Price of a run's machines, and what limits its time."""
 
     usd_per_hour: float | None = None
     """List price of all its machines; None if unknown or without machines."""
     is_billed: bool = True
-    """False for a rehearsal, which has the limits of the cloud but no price."""
+    """False for a rehearsal, which has the limit of the cloud but no price."""
     kept_seconds: int = 0
     """Seconds that its machines are kept and billed after its end."""
-    seconds: int = 0
-    """Maximum seconds of its run; 0: no limit."""
-    overhead_seconds: int = 0
-    """Seconds that a cost limit reserves for the stop and for kept machines."""
     limit: str = ""
     """Origin of the limit: `limits.max_cost`, `limits.max_runtime`; empty: the platform."""
 
@@ -253,21 +241,12 @@ def terms_of(folder: RunFolder) -> Terms:
     with suppress(StorageError, TypeError, ValueError):
         record = RunRecord(folder)
         quote = record.quote
-        earlier = record.stop_after_seconds
         usd = part_of(quote, "price").get("usd")
-        allowed = part_of(record.spec, "limits").get("max_runtime")
-        seconds = int(quote.get("max_seconds") or allowed or 0)
-
-        if record.trial:  # a trial ends early, at a rung
-            seconds = 0
 
         return Terms(
             usd_per_hour=None if usd is None else usd * quote.get("nodes"),
             is_billed=not record.is_rehearsal,
             kept_seconds=0 if record.is_rehearsal else int(quote.get("kept_seconds") or 0),
-            seconds=min(filter(None, (seconds, earlier)), default=0),
-            overhead_seconds=max(0, seconds - (earlier or seconds))
-            + int(quote.get("overhead_seconds") or 0),
             limit=str(quote.get("cap") or "") if quote else "limits.max_runtime",
         )
 

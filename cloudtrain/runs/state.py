@@ -17,7 +17,6 @@ from cloudtrain_launcher.events import (
     Error,
     Event,
     Kept,
-    LimitTooLow,
     LogUnread,
     Metrics,
     NodeEnded,
@@ -150,7 +149,7 @@ class RunState:
     reported: Metrics | None = field(default=None, repr=False)
     """Last report of metrics."""
     laps: Laps = field(default_factory=Laps, repr=False)
-    """Training speed, the base of a forecast."""
+    """Training speed, the base of the remaining time."""
     schedule: Schedule | None = None
     """Frequency of evaluations and checkpoints, if the program announced it."""
     waited: float = 0.0
@@ -182,21 +181,9 @@ class RunState:
     errors: list[Error] = field(default_factory=list, repr=False)
     warnings: list[str] = field(default_factory=list)
     """Warnings to show at the end, without repetitions by other nodes."""
-    limit_too_low: LimitTooLow | None = None
-    """Warning of a limit that will end the run early."""
     finished_ranks: dict[int, tuple[int, float]] = field(default_factory=dict, repr=False)
     """Ranks that ended with 0 since the last restart: node and time."""
     seen: SeenEvents = field(default_factory=SeenEvents, repr=False)
-
-    @property
-    def lasting_warnings(self) -> list[str]:
-        """Warnings; after the end without the advice to raise a limit."""
-        too_low = self.limit_too_low
-        return [
-            text
-            for text in self.warnings
-            if not (self.has_ended and too_low and text == too_low.message)
-        ]
 
     @property
     def activity(self) -> Activity | None:

@@ -12,13 +12,12 @@ from cloudtrain.errors import CloudError, StorageError, UsageError
 from cloudtrain.providers import Provider, get_provider
 from cloudtrain.providers.shared.idempotent_create import may_appear
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.forecast import TOLD_FROM_SECONDS, forecast, raised_limit, told_once
 from cloudtrain.runs.history import History
 from cloudtrain.runs.logs import BATCH_LINES, LogLine, LogReader, Observation
-from cloudtrain.runs.record import RunRecord, Terms, terms_of
+from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore, forget_run, index_run
-from cloudtrain_launcher.events import Cursor, Event, LimitTooLow
+from cloudtrain_launcher.events import Cursor, Event
 
 MAX_BACKOFF = 16
 """Maximum factor of the provider's interval while a cloud does not answer."""
@@ -38,7 +37,6 @@ class RunMonitor:
         self._poll_seconds: float | None = None
         self._backoff = 1
         self._provider: Provider | None = None
-        self._terms: Terms | None = None
 
     @property
     def provider(self) -> Provider:
@@ -103,28 +101,11 @@ class RunMonitor:
                 self.last_error = error.message
 
             self.history.read()
-            self._warn_of_limit()
         elif self.state.has_ended and not self._last_poll:
             self._last_poll = time.monotonic()
             self._clean_up()
 
         return self.state
-
-    def _warn_of_limit(self) -> None:
-        """Record once, as early as possible, that a limit will end the run before its last step."""
-        state = self.state
-        timestamp = time.time()
-
-        if state.limit_too_low or state.stop_requested or state.has_ended:
-            return
-        if not state.laps.first or state.laps.time - state.laps.first < TOLD_FROM_SECONDS:
-            return
-
-        self._terms = self._terms or terms_of(self.folder)
-        estimate = forecast(state, self._terms, now=timestamp) if self._terms.seconds else None
-        if estimate is not None and (message := told_once(estimate, state.run_id)):
-            event = LimitTooLow(time=timestamp, message=message, raised=raised_limit(estimate))
-            self.history.take([Observation(events=[event])], unstored_ok=True)
 
     def sync_logs(self, *, retry: bool) -> CloudError | StorageError | None:
         """Copy new log lines to the run folder. Return the error of cloud or disk, if any."""

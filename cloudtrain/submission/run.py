@@ -81,9 +81,9 @@ class Run:
         return self._monitor.history.read()
 
     def forecast(self) -> Forecast | None:
-        """Return the forecast of time and cost from stored events, with an interval.
+        """Return the remaining time, the cost until now and at the end, from stored events.
 
-        Return None for an ended run, an unknown number of steps, or too few steps.
+        Return None for an ended run, or if neither time nor cost is known.
         """
         return forecast(self.cached_status(), terms_of(self.folder), now=time.time())
 

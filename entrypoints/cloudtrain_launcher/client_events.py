@@ -144,15 +144,6 @@ class Kept(Event, type="kept", writer=CLIENT, requires="time"):
     """The cost of the run and its machines up to now."""
 
 
-class LimitTooLow(Event, type="limit_too_low", writer=CLIENT, requires="time"):
-    """The forecast says that a limit will end the job before its last step; written once."""
-
-    message: str
-    """The limit, its time, and the run's need."""
-    raised: str = ""
-    """A sufficient limit, in the syntax of `--set`."""
-
-
 class StopRequested(Event, type="stop_requested", writer=CLIENT, requires="time"):
     """A stop of the run has been requested."""
 

@@ -17,7 +17,6 @@ from cloudtrain_launcher.client_events import Cursor as Cursor
 from cloudtrain_launcher.client_events import Ended as Ended
 from cloudtrain_launcher.client_events import Image as Image
 from cloudtrain_launcher.client_events import Kept as Kept
-from cloudtrain_launcher.client_events import LimitTooLow as LimitTooLow
 from cloudtrain_launcher.client_events import LogUnread as LogUnread
 from cloudtrain_launcher.client_events import Phase as Phase
 from cloudtrain_launcher.client_events import StopRequested as StopRequested

@@ -143,7 +143,7 @@ def log_schedule(
 ) -> None:
     """Report the number of evaluations before the first step; do nothing on ranks other than 0.
 
-    A forecast then includes them before the first one. `evaluation_samples`, `step_samples`:
+    The remaining time then includes them before the first one. `evaluation_samples`, `step_samples`:
     samples of an evaluation and of a training step over all ranks, to estimate an evaluation's
     time.
     """

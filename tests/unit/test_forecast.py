@@ -1,4 +1,4 @@
-"""The forecast of a run, from constructed histories."""
+"""The remaining time of a run and its cost, from constructed histories."""
 
 from __future__ import annotations
 
@@ -6,21 +6,10 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.runs.forecast import (
-    Forecast,
-    forecast,
-    in_all,
-    limit_warning,
-    raised_limit,
-    remaining_seconds,
-    told_once,
-)
+from cloudtrain.runs.forecast import EVALUATION, Forecast, forecast, shown
 from cloudtrain.runs.record import Terms
 from cloudtrain.runs.state import RunState
 from tests.support.samples import BORN, fold_json
-
-# The forecast of a run from constructed histories: the time that it counts and the time that it
-# omits.
 
 STARTED = 110.0
 """When the node starts; the first step is reported 10 s later."""
@@ -73,37 +62,31 @@ class History:
 
 def test_the_time_of_all_steps_is_counted_from_the_pace_of_those_that_were_seen() -> None:
     forecast = History().train(200).forecast()
-    assert forecast.total.likely == pytest.approx(10 + 0.1 * 999 + 1.0, abs=0.2)
-    assert forecast.remaining.likely == pytest.approx(forecast.total.likely - 10 - 19.9)
-    assert forecast.total.low < forecast.total.likely < forecast.total.high
-    assert (forecast.step, forecast.steps, forecast.seen_steps, forecast.usd, forecast.ending) == (
-        200,
-        1000,
-        190,
-        None,
-        None,
-    )
+    assert forecast.remaining == pytest.approx(80.0, abs=0.1)
+    assert (forecast.usd_so_far, forecast.usd) == (None, None)
 
 
-def test_the_interval_gets_narrower_as_more_is_seen_and_wider_where_steps_differ() -> None:
-    def width(forecast: Forecast) -> float:
-        return (forecast.total.high - forecast.total.low) / forecast.total.likely
-
-    early = History().train(100)
-    late = History().train(700)
-    uneven = History()
-    for number in range(1, 11):
-        uneven.per_step = 0.15 if number % 2 else 0.05
-        uneven.train(10 * number)
-    assert width(late.forecast()) < width(early.forecast()) < width(uneven.forecast())
-
-
-def test_the_first_steps_of_a_process_are_counted_once_and_not_repeated() -> None:
+def test_the_first_steps_of_a_process_are_not_repeated() -> None:
     history = History()
     history.now += 30.0  # the second step is compiled
     history.report(2)
-    usual = 30.0 + 10 + 0.1 * 998 + 1.0
-    assert history.train(200).forecast().total.likely == pytest.approx(usual, abs=0.2)
+    assert history.train(200).forecast().remaining == pytest.approx(80.0, abs=0.1)
+
+
+def test_without_a_number_of_steps_the_cost_until_now_is_known_alone() -> None:
+    history = History(steps=None).train(200)
+    prediction = history.forecast(usd_per_hour=3600.0)
+    assert (prediction.remaining, prediction.usd) == (None, None)
+    assert prediction.usd_so_far == pytest.approx(29.9)
+    assert forecast(history.state, Terms(), now=history.now) is None
+
+
+def test_a_run_that_has_not_started_or_has_ended_has_no_forecast() -> None:
+    waiting = fold_json("digits-1", [BORN])
+    assert forecast(waiting, Terms(usd_per_hour=1.0), now=STARTED) is None
+    history = History().train(1000)
+    history.add("ended", state="succeeded")
+    assert forecast(history.state, Terms(usd_per_hour=1.0), now=history.now) is None
 
 
 def announced(history: History, **fields: Any) -> History:
@@ -114,16 +97,29 @@ def announced(history: History, **fields: Any) -> History:
 def test_evaluations_count_as_often_as_announced_and_as_long_as_measured() -> None:
     history = announced(History(), evaluations=5, evaluation_samples=100, step_samples=10)
     forecast = history.train(200).pause("evaluating", 4.0).train(300).forecast()
-    assert forecast.total.likely == pytest.approx(10 + 99.9 + 5 * 4.0 + 1.0, abs=0.3)
+    assert forecast.remaining == pytest.approx(70.0 + 4 * 4.0, abs=0.1)
+
+
+def test_an_announced_evaluation_is_estimated_until_one_was_seen() -> None:
+    history = announced(History(), evaluations=2, evaluation_samples=1000, step_samples=10)
+    assert history.train(200).forecast().remaining == pytest.approx(
+        80.0 + 2 * 100 * 0.1 * EVALUATION, abs=0.1
+    )
 
 
 @pytest.mark.parametrize("activity", ["evaluating", "saving", "drawing samples"])
 def test_of_an_own_script_pauses_come_as_often_as_they_were_seen(activity: str) -> None:
     history = History().train(100).pause(activity, 2.0).train(200).pause(activity, 2.0).train(250)
-    assert history.forecast().total.likely == pytest.approx(10 + 99.9 + 10 * 2.0 + 1.0, abs=0.3)
+    assert history.forecast().remaining == pytest.approx(75.0 + 8 * 2.0, abs=0.1)
 
 
-def test_a_restart_costs_the_time_that_it_took_and_the_steps_that_are_repeated() -> None:
+def test_checkpoints_come_as_often_as_announced_and_once_at_the_end() -> None:
+    history = announced(History(), checkpoint_steps=100)
+    forecast = history.train(100).pause("saving", 2.0).train(150).forecast()
+    assert forecast.remaining == pytest.approx(85.0 + 10 * 2.0, abs=0.1)
+
+
+def test_a_restart_repeats_its_steps_but_not_its_compilation() -> None:
     history = History().train(200)
     history.now += 20.0
     history.add("restarted", node=0, attempt=1, rank=-1)
@@ -131,53 +127,35 @@ def test_a_restart_costs_the_time_that_it_took_and_the_steps_that_are_repeated()
     history.report(151)
     history.now += 25.0  # compiled again
     history.report(152)
-    forecast = history.train(300).forecast()
-    assert forecast.total.likely == pytest.approx(10 + 19.9 + 20 + 25 + 0.1 * 848 + 1.0, abs=0.5)
+    assert history.train(300).forecast().remaining == pytest.approx(70.0, abs=0.1)
+
+
+def test_the_time_since_the_last_report_counts() -> None:
+    history = History().train(200)
+    history.now += 30.0
+    assert history.forecast().remaining == pytest.approx(50.0, abs=0.1)
+    history.now += 100.0
+    assert history.forecast().remaining == 0.0
 
 
 def test_the_cost_is_that_of_the_time_and_of_machines_that_are_kept() -> None:
     forecast = History().train(200).forecast(usd_per_hour=36.0, kept_seconds=1800)
-    assert forecast.usd is not None
-    assert forecast.usd.likely == pytest.approx(0.01 * forecast.total.likely + 18.0)
-    assert in_all(forecast).startswith("1 min 51 s in all (")
-    assert in_all(forecast).endswith(
-        f", {forecast.usd.likely:.2f} USD ({forecast.usd.low:.2f} to {forecast.usd.high:.2f})"
-    )
+    assert forecast.usd_so_far == pytest.approx(0.01 * 29.9)
+    assert forecast.usd == pytest.approx(0.01 * (29.9 + 80.0) + 18.0, abs=0.01)
+    assert shown(forecast) == "1 min 20 s left, about 0.30 USD so far, 19.10 USD at the end"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "certainty", "words"),
-    [
-        (60, "sure", "will stop"),
-        (110, "likely", "will probably stop"),
-        (113, "possible", "may stop"),
-        (900, None, ""),
-    ],
-)
-def test_a_limit_that_ends_the_run_early_is_named_with_the_step_that_it_reaches(
-    seconds: int, certainty: str | None, words: str
-) -> None:
-    forecast = History().train(200).forecast(seconds=seconds, limit="limits.max_runtime")
-    assert (forecast.ending and forecast.ending.certainty) == certainty
-    assert words in limit_warning(forecast)
-    if forecast.ending and certainty == "sure":
-        assert forecast.ending.step == pytest.approx(500, abs=15), "of 60 s, 50 train"
-        assert raised_limit(forecast) == "limits.max_runtime=3 min", (
-            "what the end of the interval needs, in whole minutes"
-        )
+def test_a_rehearsal_costs_nothing() -> None:
+    forecast = History().train(200).forecast(usd_per_hour=36.0, is_billed=False)
+    assert (forecast.usd_so_far, forecast.usd) == (None, None)
+    assert shown(forecast) == "1 min 20 s left"
 
 
-def test_advice_for_a_cost_limit_covers_the_run_and_the_reserve() -> None:
-    forecast = History().train(200).forecast(
-        usd_per_hour=3600.0, seconds=60, overhead_seconds=120, limit="limits.max_cost"
-    )  # fmt: skip
-    assert forecast.ending is not None
-    assert forecast.ending.needs == pytest.approx(forecast.total.high + 120)
-    text = told_once(forecast, "digits-1")
-    assert text.startswith("limits.max_cost will stop this run after 1 min, at about step ")
-    assert (
-        "cloudtrain stop digits-1, then cloudtrain rerun digits-1 --set 'limits.max_cost=" in text
-    )
+def test_the_keys_of_the_json_are_those_of_earlier_versions() -> None:
+    document = History().train(200).forecast(usd_per_hour=3600.0).to_json()
+    assert document["left_seconds"] == {"likely": pytest.approx(80.0, abs=0.1)}
+    assert document["usd"] == {"likely": pytest.approx(109.9, abs=0.1)}
+    assert document["usd_so_far"] == pytest.approx(29.9)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +181,7 @@ def test_numbers_that_no_run_has_break_nothing(event: dict[str, Any]) -> None:
     history = History().train(200).pause("saving", 1.0)
     history.events.append({"time": history.now, "rank": 0, **event})
     prediction = forecast(history.state, now=history.now)
-    assert prediction is None or in_all(prediction)
-    assert remaining_seconds(history.state, history.now) != -1
+    assert prediction is None or shown(prediction)
 
 
 def test_waiting_for_spot_machines_again_is_neither_time_of_the_run_nor_billed() -> None:
@@ -220,6 +197,6 @@ def test_waiting_for_spot_machines_again_is_neither_time_of_the_run_nor_billed()
         return history.train(300)
 
     short, long = (interrupted(wait).forecast(usd_per_hour=3600.0) for wait in (5.0, 5000.0))
-    assert short.total.likely == pytest.approx(long.total.likely)
-    assert short.usd is not None
-    assert short.usd.likely == pytest.approx(short.total.likely), "a dollar a second"
+    assert short.remaining == pytest.approx(long.remaining)
+    assert short.usd_so_far == pytest.approx(long.usd_so_far)
+    assert short.usd == pytest.approx(long.usd)

@@ -242,7 +242,7 @@ def test_a_card_shows_state_progress_and_metrics() -> None:
     assert (tags.open, tags.seen) == ([], {"div", "b", "span"})
     text = " ".join(re.sub("<[^>]+>", " ", html).split())
     assert text.startswith(
-        "a-1 &#9679; running 2 &times; 4 ranks, local, 10 s step 5/10 · 11 s left"
+        "a-1 &#9679; running 2 &times; 4 ranks, local, 10 s step 5/10 · 10 s left"
     )
     assert text.endswith("acc 0.75")
     assert "http" not in html, "nothing comes from outside"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +24,7 @@ from cloudtrain.submission import monitor
 from cloudtrain.submission.run import Run
 from cloudtrain_launcher.events import RESTART_ELSEWHERE
 from tests.support.in_process import call
-from tests.support.samples import BORN, born, events_of, fold_json, write_events
+from tests.support.samples import BORN, born, fold_json, write_events
 from tests.support.sessions import (
     SCRIPT,
     SESSIONS,
@@ -260,8 +258,7 @@ def test_without_a_terminal_the_screen_is_printed_once(
     assert call("top", "a-1").out.startswith("a-1  succeeded  2 x 4 ranks  local\n")
 
 
-# Places that show a forecast: status, following in a pipe, the page of a run; and one warning about
-# the limit.
+# What status shows of the remaining time and the cost.
 
 PLAN: dict[str, Any] = {
     "provider": "aws",
@@ -273,14 +270,14 @@ PLAN: dict[str, Any] = {
             "max_seconds": 300,
             "cap": "limits.max_cost",
             "overhead_seconds": 120,
-            "kept_seconds": 0,
+            "kept_seconds": 60,
         }
     },
     "host": None,
 }
 
-PRICED = Terms(usd_per_hour=36.0, seconds=300, overhead_seconds=120, limit="limits.max_cost")
-REHEARSED = replace(PRICED, is_billed=False)
+PRICED = Terms(usd_per_hour=36.0, kept_seconds=60, limit="limits.max_cost")
+REHEARSED = Terms(usd_per_hour=36.0, is_billed=False, limit="limits.max_cost")
 
 
 @pytest.fixture(autouse=True)
@@ -316,51 +313,22 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return Run(folder)
 
 
-def warnings_of(run: Run) -> list[str]:
-    return [event["message"] for event in events_of(run.folder) if event["type"] == "limit_too_low"]
-
-
-def test_a_limit_that_cannot_be_met_is_written_down_once_however_many_look(run: Run) -> None:
-    run.status()
-    run.status()
-    status = Run(run.folder).status()
-    [message] = warnings_of(run)
-    assert message.startswith(
-        "limits.max_cost will stop this run after 5 min, at about step 290 of 1000: it needs 16"
-        " min "
-    )
-    raised = re.search(
-        rf"cloudtrain stop {run.id}, then cloudtrain rerun {run.id} --set 'limits.max_cost=(\d+)"
-        r" USD'",
-        message,
-    )
-    assert raised
-    assert int(raised[1]) >= 11, "what the run needs, and two minutes to stop"
-    assert status.warnings == [message]
-
-
-def test_status_shows_time_and_cost_with_their_interval(tmp_path: Path, run: Run) -> None:
+def test_status_shows_the_time_left_and_the_cost_so_far_and_at_the_end(
+    tmp_path: Path, run: Run
+) -> None:
     shown = CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "status", run.id]).output
-    [line] = [line for line in shown.splitlines() if line.startswith("  forecast ")]
-    assert "in all (" in line
-    assert " USD (" in line
-    assert "  warning     limits.max_cost will stop this run" in shown
+    assert "  step        101/1000, 14 min 59 s left\n" in shown
+    assert "  cost        about 1.10 USD so far, 10.69 USD at the end, at list price\n" in shown, (
+        "110 s are over, 899 to come, and 60 for kept machines"
+    )
     document = json.loads(
         CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "status", run.id, "--json"]).stdout
     )
-    forecast = document["forecast"]
-    assert (
-        forecast["total_seconds"]["low"]
-        < forecast["total_seconds"]["likely"]
-        < forecast["total_seconds"]["high"]
-    )
-    assert forecast["usd"]["likely"] == pytest.approx(
-        forecast["total_seconds"]["likely"] / 100, abs=0.01
-    )
-    assert (forecast["ends_early"]["limit"], forecast["ends_early"]["certainty"]) == (
-        "limits.max_cost",
-        "sure",
-    )
+    assert document["forecast"] == {
+        "left_seconds": {"likely": 899.0},
+        "usd_so_far": 1.1,
+        "usd": {"likely": 10.69},
+    }
 
 
 @pytest.mark.parametrize(
@@ -370,15 +338,14 @@ def test_status_shows_time_and_cost_with_their_interval(tmp_path: Path, run: Run
         ({**PLAN, "host": {"provider": "local"}}, REHEARSED),
         (
             {"spec": {"limits": {"max_runtime": 60}}, "target": {}},
-            Terms(seconds=60, limit="limits.max_runtime"),
+            Terms(limit="limits.max_runtime"),
         ),
         (
             {"target": {"quote": {"price": None, "nodes": 2, "max_seconds": 60, "cap": ""}}},
-            Terms(seconds=60),
+            Terms(),
         ),
         ({"target": 3, "spec": []}, Terms(limit="limits.max_runtime")),
         ({"adopted": True}, Terms(limit="limits.max_runtime")),
-        ({**PLAN, "facts": {"trial": {"rungs": [1, 3]}}}, replace(PRICED, seconds=0)),
     ],
     ids=[
         "priced",
@@ -387,7 +354,6 @@ def test_status_shows_time_and_cost_with_their_interval(tmp_path: Path, run: Run
         "unknown price",
         "damaged",
         "of another machine",
-        "a trial",
     ],
 )
 def test_the_terms_of_a_run_are_those_of_its_plan(
