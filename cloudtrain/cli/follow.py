@@ -355,7 +355,11 @@ def latest_metrics(state: RunState) -> list[str]:
     )
     reported = sorted(state.metrics.items(), key=lambda item: not item[0].startswith("val"))
     values = {**dict(reported), **running}
-    names = [*running, *(name for name, _ in reported if name not in running)]
+    hidden = set(running)
+    if state.progress and state.progress.samples_per_s is not None:
+        hidden.add("samples_per_s")  # shown as the rate
+
+    names = [*running, *(name for name, _ in reported if name not in hidden)]
 
     return [f"{name} {format_number(values[name])}" for name in names[:MAX_METRICS]]
 

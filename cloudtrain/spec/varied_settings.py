@@ -187,8 +187,12 @@ REPORTED: Mapping[str, str] = {
     "loss": "minimize",
     "val_loss": "minimize",
     "val_accuracy": "maximize",
+    "samples_per_s": "maximize",
 }
 """Metrics that the shared trainer reports after an epoch, with the better direction."""
+
+EVERY_EPOCH = ("loss", "samples_per_s")
+"""Metrics that it reports without an evaluation, too."""
 
 LENGTHS = ("epochs", "eval-every")
 """Options of the shared trainer that set the number of evaluations."""
@@ -227,7 +231,7 @@ def report_count(
     epochs = max(_values("epochs", args, space), default=None)
     every = [1]
 
-    if metric != "loss" and ("eval-every" in args or "eval-every" in space):
+    if metric not in EVERY_EPOCH and ("eval-every" in args or "eval-every" in space):
         every = _values("eval-every", args, space)
 
     return None if epochs is None or not every else -(-epochs // min(every))

@@ -145,7 +145,7 @@ def test_a_contradiction_is_refused_at_its_line(rule: str, tmp_path: Path) -> No
         ("val_loss", ""),
         ("{metric: val_acuracy, goal: maximize}", ".metric"),
         # Reported with the progress, not a metric of an epoch.
-        ("{metric: samples_per_s, goal: maximize}", ".metric"),
+        ("{metric: mfu, goal: maximize}", ".metric"),
     ],
 )
 def test_an_objective_that_is_never_reported_is_refused(

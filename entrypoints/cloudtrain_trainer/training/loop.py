@@ -15,7 +15,7 @@ from cloudtrain_trainer.data.batches import MAX_EVALUATION_BATCH
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import CollectiveFlags
-from cloudtrain_trainer.reporting.metrics import LossMean, Trackers, evaluate
+from cloudtrain_trainer.reporting.metrics import LossMean, Meter, Trackers, evaluate
 from cloudtrain_trainer.reporting.progress import ProgressReporter, schedule
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
@@ -57,6 +57,8 @@ class Loop(TrainingRun):
         self.flags = CollectiveFlags(self.ranks)
         self.checkpointer = Checkpointer(self, checkpoints)
         self.progress = ProgressReporter(self)
+        self.throughput = Meter()
+        """Throughput between two reports of metrics, without evaluations."""
 
     def resume(self) -> None:
         """Resume from the newest complete checkpoint, if there is one.
@@ -134,6 +136,7 @@ class Loop(TrainingRun):
         samples = self.position.samples + self.batches.batch_size
         self.position = Position(number, self.position.epoch, samples)
         self.meter.count(self.batches.batch_size)
+        self.throughput.count(self.batches.batch_size)
         self.stop.step_done()
 
     def _act_on_flags(self, wait: Callable[[], list[bool]] | None) -> bool:
@@ -226,6 +229,8 @@ class Loop(TrainingRun):
         self.check_finite()
         total, samples = self.ranks.all_reduce_sum(*self.step.loss.state())
         values = {"loss": total / samples} if samples else {}
+        rate = round(self.throughput.rate(), 1)
+        throughput = {"samples_per_s": rate} if rate else {}  # none of a step since a resume
 
         if evaluate and self.task.validation is not None:
             with self.meter.pause(), activity("evaluating"), self.step.clock.during("evaluation"):
@@ -234,9 +239,10 @@ class Loop(TrainingRun):
                     return False
                 self._record(evaluation["val_loss"])
 
+            self.throughput.rate()  # the next one begins after the evaluation
             values.update(evaluation)
 
-        self._log(epoch, values)
+        self._log(epoch, {**values, **throughput})
         self.metrics.update(values)
 
         return True

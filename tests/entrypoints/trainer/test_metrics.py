@@ -82,15 +82,19 @@ def test_the_rate_after_an_evaluation_does_not_include_its_time(
     clock = [0.0]
     loop = make_loop("--epochs", "2")
     loop.meter = Meter(clock=lambda: clock[0])
+    loop.throughput = Meter(clock=lambda: clock[0])
     train = TimedData(loop.task.train, clock, 1.0)
     validation = TimedData(loop.task.validation, clock, 60.0)
     assert isinstance(loop.batches, Batches)
     loop.batches = replace(loop.batches, data=train)
     loop.step.task = replace(loop.task, validation=validation)
     loop.run()
-    lines = [line for line in capfd.readouterr().out.splitlines() if '"type":"progress"' in line]
-    rates = {json.loads(line.partition(" ")[2])["samples_per_s"] for line in lines}
-    assert rates == {32.0}
+    lines = capfd.readouterr().out.splitlines()
+    events = [json.loads(line.partition(" ")[2]) for line in lines if '"type":"' in line]
+    rates = [event["samples_per_s"] for event in events if event["type"] == "progress"]
+    assert set(rates) == {32.0}
+    epochs = [event["values"] for event in events if event["type"] == "metrics"]
+    assert [values["samples_per_s"] for values in epochs] == [32.0, 32.0]
     assert clock[0] == 2 * 44 + 2 * 12 * 60
     assert loop.meter.mean_rate() == 2 * 44 * 32 / clock[0], "the mean rate includes evaluations"
 
