@@ -114,7 +114,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
 
     try:
         loop = Loop(task, strategy, options, checkpoints, stop, trackers)
-        outcome = train_or_measure(loop, micro_batches)
+        outcome = train_or_evaluate(loop, micro_batches)
     except finite.NotFinite as error:
         exit_not_finite(str(error), loop, checkpoints, trackers, folders)
     except Exception as error:
@@ -129,17 +129,13 @@ def train(options: Options, folders: Folders) -> NoReturn:
     ranks.exit()
 
 
-def train_or_measure(loop: Any, micro_batches: Any) -> str:
-    """Train, evaluate, or measure, as configured; return "succeeded" or "stopped"."""
+def train_or_evaluate(loop: Any, micro_batches: Any) -> str:
+    """Train or evaluate, as configured; return "succeeded" or "stopped"."""
     from cloudtrain_trainer.training import memory
 
-    reports = memory.reports_wanted()
-    if reports != 1:  # a search for a batch size does not split the batch
-        memory.fit_micro_batch(loop, micro_batches)
+    memory.fit_micro_batch(loop, micro_batches)
     if not loop.options.eval_only:
         loop.ranks.log(loop.describe_batch())
-    if reports:
-        return memory.measure(loop, reports)
 
     loop.resume()
     outcome: str = loop.evaluate_only() if loop.options.eval_only else loop.run()
@@ -156,9 +152,7 @@ def exit_out_of_memory(error: Exception, loop: Any, micro_batches: Any) -> NoRet
 
     message = f"out of memory: {memory.describe_error(error)}. "
 
-    if memory.reports_wanted() == 1:
-        message += "This batch does not fit"
-    elif loop is not None and loop.options.eval_only:
+    if loop is not None and loop.options.eval_only:
         message += (
             "Nothing was trained: use a smaller --batch-size, of which an evaluation takes"
             " micro-batches"
@@ -224,9 +218,7 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
     A stopped run has its checkpoint and little time, so its model is not exported, nor is the model
     of an evaluation.
     """
-    from cloudtrain_trainer.training import memory
-
-    trained = not (loop.options.eval_only or memory.reports_wanted())
+    trained = not loop.options.eval_only
     exported = (
         {"parameters_sha256": export_model(loop, folders)}
         if outcome == "succeeded" and trained

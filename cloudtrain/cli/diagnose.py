@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtrain.cli.chosen_run import best_trial, chosen
-from cloudtrain.cli.options import data_dir, json_option, provider_option, yes_option
+from cloudtrain.cli.options import data_dir, json_option
 from cloudtrain.cli.output import command, print_json, print_prose
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
@@ -52,51 +52,20 @@ CLEAR_FROM = 0.5
     epilog="""\b
 Examples:
   cloudtrain diagnose last
-  kubectl logs job | cloudtrain diagnose -
-  cloudtrain diagnose last --scaling 1,2,4     whether more ranks are worth it
-  cloudtrain diagnose job.yaml --scaling 1,8 --provider aws""",
+  kubectl logs job | cloudtrain diagnose -""",
 )
-@click.argument("target", metavar="[RUN|JOB|LOGFILE|-]", required=False)
-@click.option(
-    "--scaling",
-    metavar="N,N,...",
-    help="Run the job with these numbers of ranks, and draw the scaling curve.",
-)
-@provider_option
-@yes_option
+@click.argument("target", metavar="[RUN|LOGFILE|-]", required=False)
 @json_option
 @data_dir
-def diagnose_command(
-    folder: str | None,
-    /,
-    target: str | None,
-    scaling: str | None,
-    provider: str | None,
-    yes: bool,
-    as_json: bool,
-) -> None:
+def diagnose_command(folder: str | None, /, target: str | None, as_json: bool) -> None:
     """Explain why RUN (default: the newest of this folder) failed, or why it is slow.
 
     It shows the root cause, its evidence, and what to do.
 
     A log file of any program, or - for standard input, needs no run. For a sweep: the
     failed trials by cause, with the settings that set them apart, or its best trial if none failed.
-    --scaling also takes a job: its file, its folder, or a script.
     """
-    if scaling is None and provider:
-        raise UsageError("--provider is of --scaling", hint="--scaling 1,2,4")
-
-    if scaling is not None:
-        from cloudtrain.cli.scaling import ScalingRequest, read_sizes, show_scaling
-
-        request = ScalingRequest(
-            target=target,
-            sizes=read_sizes(scaling),
-            provider=provider,
-            data_dir=folder,
-        )
-        show_scaling(request, yes=yes, as_json=as_json)
-    elif target == "-":
+    if target == "-":
         _show_log(diagnose_log(None), "standard input", as_json)
     elif target and _is_log(Path(target)):
         _show_log(diagnose_log(Path(target)), target, as_json)

@@ -131,7 +131,7 @@ def job_document(plan: Plan) -> JobDocument:
         nodes=spec.resources.nodes,
         processes=plan.processes,
         gpus=plan.gpus,
-        restarts=0 if plan.context.trial and plan.context.trial.measures else spec.limits.restarts,
+        restarts=spec.limits.restarts,
         grace_seconds=plan.target.grace_seconds,
         checkpoint_every_seconds=spec.checkpoints.every,
         checkpoint_keep=spec.checkpoints.keep,

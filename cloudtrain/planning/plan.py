@@ -61,8 +61,6 @@ class TrialRules:
     """Number of reports of earlier runs."""
     position: float | None = None
     """Step or epoch of the last report; None if it has neither."""
-    measures: bool = False
-    """True if the run ends once it has measured its throughput."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

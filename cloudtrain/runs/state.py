@@ -174,9 +174,9 @@ class RunState:
     """Last checkpoint that training resumed from; it has a step."""
     result: Result | None = None
     trial_outcome: str = ""
-    """Outcome of a trial that ended itself: `pruned`, `paused`, `measured`; else empty.
+    """Outcome of a trial that ended itself: `pruned` or `paused`; else empty.
 
-    `pruned` at a rung, `paused` until its promotion, `measured` in a search for a batch size.
+    `pruned` at a rung, `paused` until its promotion; `measured` in runs of earlier versions.
     """
     errors: list[Error] = field(default_factory=list, repr=False)
     warnings: list[str] = field(default_factory=list)

@@ -69,7 +69,7 @@ def submit(
         try:
             return _submit(plan, archive, issues, progress, sending, pushing, note, refusals)
         except CloudtrainError as error:
-            overrides = _other_machines(plan)
+            overrides = other_machines(plan.to_json())
             is_refused = error.lacks_machines and error.outcome is Outcome.NOT_STARTED
             if not overrides or not is_refused:
                 raise
@@ -137,7 +137,7 @@ def _submit(
             error.outcome = Outcome.NOT_STARTED
             if error.lacks_machines:
                 refusals.append(error)
-                if _other_machines(plan):
+                if other_machines(plan.to_json()):
                     error.what = f"{plan.target.instances[0]}: {error.what}"
                     store.discard(folder)
                     raise
@@ -169,12 +169,6 @@ def _submit(
             lock.release()
 
     return folder
-
-
-def _other_machines(plan: Plan) -> tuple[str, ...]:
-    """Return overrides for the other machines of the list; none for a run that measures them."""
-    trial = plan.context.trial
-    return () if trial and trial.measures else other_machines(plan.to_json())
 
 
 def _price(plan: Plan) -> str:

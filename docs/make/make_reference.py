@@ -43,11 +43,6 @@ JOB_VARIABLES = {
     "CLOUDTRAIN_TENSORBOARD_DIR": "where to write TensorBoard's files, in the output folder",
     "CLOUDTRAIN_CHECKPOINT_EVERY": "seconds between two checkpoints, as the job asks",
     "CLOUDTRAIN_CHECKPOINT_KEEP": "how many checkpoints to keep, as the job asks",
-    "CLOUDTRAIN_MEASURE": (
-        "in runs of `diagnose --scaling` the metric to report, after which the job ends; in other"
-        " jobs not set"
-    ),
-    "CLOUDTRAIN_MEASURE_REPORTS": "how often to report it",
     "CLOUDTRAIN_ARGS_FILE": "the arguments as a JSON file, their types kept",
     "CLOUDTRAIN_JOB_FILE": "the job document of the launcher, as JSON",
     "PET_NNODES": (
@@ -206,8 +201,7 @@ def _job_variables() -> set[str]:
     from cloudtrain_launcher.contract import Job, NodeContext
     from cloudtrain_launcher.environment import job_environment
 
-    trial = {"measures": True, "metric": "samples_per_s"}
-    job = Job("id", "name", "script", "train.py", [], {}, 1, 1, 0, 0, 30, 600, 3, trial=trial)
+    job = Job("id", "name", "script", "train.py", [], {}, 1, 1, 0, 0, 30, 600, 3)
     context = NodeContext(
         "plain",
         0,

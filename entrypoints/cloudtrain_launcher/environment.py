@@ -32,10 +32,6 @@ HOSTS = "CLOUDTRAIN_HOSTS"
 RESULT_FILE = "CLOUDTRAIN_RESULT_FILE"
 TENSORBOARD_DIR = "CLOUDTRAIN_TENSORBOARD_DIR"
 """Folder for TensorBoard's files, which a platform shows while the job runs."""
-MEASURED = "CLOUDTRAIN_MEASURE"
-"""Metric that a measuring run reports, after which it ends; not set in other runs."""
-MEASURED_REPORTS = "CLOUDTRAIN_MEASURE_REPORTS"
-"""How often a measuring run reports it: once in a search for a batch size."""
 LIBRARY_PATH = "LD_LIBRARY_PATH"
 
 
@@ -65,10 +61,6 @@ def job_environment(
         STREAM_DIR: str(scratch),
         LAUNCHER_PID: str(os.getpid()),
     }
-    if job.trial.get("measures"):
-        env[MEASURED] = str(job.trial["metric"])
-        env[MEASURED_REPORTS] = str(job.trial.get("until") or 1)
-
     env |= {input_variable(name): path for name, path in input_paths(job, context).items()}
     env["CLOUDTRAIN_ARGS_FILE"] = str(write_args_file(job, scratch, env))
     # Let a bare `torchrun train.py` inside the job join the right world.

@@ -64,7 +64,7 @@ class NodeEnded(Event, type="node_ended", writer=LAUNCHER, requires="node"):
     """The reason of a stop.
 
     `sigterm`, `stop_file`, `time`, `preempted` or `peer_preempted`; for a trial that succeeded and
-    ended at a rung: `pruned`, `paused` or `measured`.
+    ended at a rung: `pruned` or `paused`.
     """
     seconds: Seconds | None = None
     """The launcher's run time."""
@@ -150,8 +150,8 @@ class RungReached(Event, type="rung_reached", writer=LAUNCHER, requires="time"):
     outcome: Literal["goes_on", "pruned", "paused", "measured"]
     """The outcome if the job ends here.
 
-    `pruned`: it is behind the other trials. `paused`: it waits for its promotion. `measured`: it
-    was only to measure the metric.
+    `pruned`: it is behind the other trials. `paused`: it waits for its promotion. `measured`: of
+    earlier versions.
     """
 
 

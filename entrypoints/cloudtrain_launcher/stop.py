@@ -30,7 +30,7 @@ PREEMPTION_WAIT_SECONDS = 300.0
 REQUESTED_REASONS = ("stop_file", "time")
 """Reasons that request a stop of the job. After others the platform restarts the job."""
 
-TRIAL_REASONS = ("pruned", "paused", "measured")
+TRIAL_REASONS = ("pruned", "paused")
 """Reasons of a successful end of a trial."""
 
 
@@ -46,8 +46,7 @@ class StopRequest:
         self, file: str, after_seconds: int, log: Callable[[str], None], events_url: str = ""
     ) -> None:
         self.reason = ""
-        """Empty, sigterm, stop_file, time, preempted, peer_preempted, pruned, paused, measured.
-        """
+        """Empty, sigterm, stop_file, time, preempted, peer_preempted, pruned or paused."""
         self.sigterm_received = False
         """True if SIGTERM or SIGINT has arrived, whatever the reason."""
         self.requested_monotonic = 0.0
@@ -113,14 +112,11 @@ class StopRequest:
         return self.is_requested()
 
     def end_trial(self, outcome: str, when: float | None = None) -> None:
-        """End the job's trial: `pruned`, `paused` or `measured`. `when`: by default now."""
+        """End the job's trial: `pruned` or `paused`. `when`: by default now."""
         if not self.reason:
             self._request(outcome)
             self.requested_at = when or self.requested_at
-            self._log(
-                f"this trial is {outcome}: stopping"
-                + " with a checkpoint" * (outcome != "measured")
-            )
+            self._log(f"this trial is {outcome}: stopping with a checkpoint")
 
     def on_first_node(self, outcome: str, when: float) -> None:
         """End the trial as the first node did, at a Unix timestamp. Call it from any thread."""

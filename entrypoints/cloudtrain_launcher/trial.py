@@ -26,7 +26,7 @@ from cloudtrain_launcher.events import Event, Metrics, RungReached, Warned
 from cloudtrain_launcher.rungs import MetricReports, goes_on
 from cloudtrain_launcher.stored_secrets import aws_client, region_of
 
-Outcome = Literal["goes_on", "pruned", "paused", "measured"]
+Outcome = Literal["goes_on", "pruned", "paused"]
 
 RUNGS_FILE = "rungs.json"
 """File of the client: {"version": 1, "rungs": [{"at": 1, "values": {"0": 0.91, "3": null}}]}.
@@ -53,8 +53,6 @@ class Trial:
     """Number of reports in earlier runs of the trial."""
     position: float | None = None
     """Step of the latest of them, or else the epoch."""
-    measures: bool = False
-    """True if `until` ends the trial, which only measures the metric."""
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Trial:
@@ -67,8 +65,8 @@ class Trial:
 class TrialWatch:
     """Counter of a trial's reports that decides at its rungs; later reports are ignored.
 
-    `published`: see `NodeContext`. `report` is called with events, and `end` with `pruned`,
-    `paused` or `measured` to end the job here.
+    `published`: see `NodeContext`. `report` is called with events, and `end` with `pruned`
+    or `paused` to end the job here.
     """
 
     def __init__(
@@ -120,8 +118,6 @@ class TrialWatch:
 
     def _outcome(self, count: int, value: float, *, is_last: bool) -> Outcome:
         trial = self._trial
-        if trial.measures:
-            return "measured"
         if math.isnan(value):
             return "pruned"
         if trial.until is not None:

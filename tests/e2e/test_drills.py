@@ -1,4 +1,4 @@
-"""Drills of real jobs, and scaling curves: faults, scorecards, and complete removal."""
+"""Drills of real jobs: faults, scorecards, and complete removal."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from typing import Any
 
 import pytest
 
-import cloudtrain
-from cloudtrain.runs.store import RunStore
 from tests.support.command_line import CommandLine
-from tests.support.in_process import call
 from tests.support.waiting import HANG_SECONDS, eventually
 
 pytestmark = [pytest.mark.torchrun, pytest.mark.linux("processes are found in /proc")]
@@ -182,53 +179,3 @@ def test_bad_input_is_refused_before_anything_runs(
     assert refused.code == 2
     assert message in refused.err
     assert not (drills(cli) / "runs").exists()
-
-
-# The scaling curve of a job, measured by real runs.
-
-# A scaling curve on this machine: the trainer of an earlier run, and a plain script, with one rank
-# and two.
-
-SCALED_SCRIPT = """\
-import itertools, time
-
-from cloudtrain_job import log_metrics
-
-for step in itertools.count():
-    time.sleep(0.02)
-    log_metrics(step=step, samples_per_s=1.0 if step < 2 else 100.5)
-"""
-"""Never ends by itself. Its first two reports are its warm-up; how many follow is not known."""
-
-
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "job").mkdir()
-    monkeypatch.chdir(tmp_path / "job")
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
-    return tmp_path / "data"
-
-
-@pytest.mark.thorough
-def test_the_job_of_a_run_is_measured_with_one_rank_and_with_two(data: Path) -> None:
-    args = {"task": "digits", "batch-size": 32, "workers": 0, "max-steps": 1}
-    job = cloudtrain.load({"name": "digits", "args": args, "resources": {"processes": 2}})
-    run = cloudtrain.submit(cloudtrain.plan(job, "local"))
-    run.result()
-    shown = call("diagnose", run.id, "--scaling", "1,2", "--json")
-    assert shown.code == 0, shown.err
-    report = json.loads(shown.out)
-    assert [point["ranks"] for point in report["points"]] == [1, 2]
-    assert all(point["samples_per_s"] > 0 for point in report["points"])
-    assert report["points"][1]["communication"] is not None
-    one = report["points"][0]["run"]
-    assert RunStore(data).open(one).document("plan.json")["spec"]["resources"]["processes"] == 1
-
-
-def test_a_script_is_ended_once_it_has_reported_often_enough(data: Path) -> None:
-    Path("train.py").write_text(SCALED_SCRIPT)
-    shown = call("diagnose", "train.py", "--scaling", "1,2", "--json")
-    assert shown.code == 0, shown.err
-    report = json.loads(shown.out)
-    assert [point["samples_per_s"] for point in report["points"]] == pytest.approx([100.5, 100.5])
-    assert report["verdict"].startswith("use 1 process")

@@ -25,6 +25,7 @@ from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.suggest import suggester_of
 from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain_launcher.process_identity import ProcessIdentity
+from pages import DOCS, blocks
 from tests.support.command_line import Command, CommandLine
 from tests.support.waiting import HANG_SECONDS, eventually
 
@@ -205,3 +206,17 @@ def test_trials_wait_at_their_rung_and_the_best_come_back_from_their_checkpoints
         ("completed", 4, 3),
     ]
     assert [round(value, 3) for value in state.trials[2].curve] == [1.0, 1.5, 1.667, 1.75]
+
+
+@pytest.mark.thorough
+@pytest.mark.torchrun
+def test_a_sweep_over_processes_measures_their_throughput(cli: CommandLine) -> None:
+    (job,) = [block for block in blocks(DOCS / "guides/slow-runs.md") if block.language == "yaml"]
+    cli.write(job_yaml=job.text)
+    follower = cli.start("sweep", "start", "--sweep-id", "ranks")
+    _, told = follower.communicate(timeout=HANG_SECONDS)
+    assert follower.returncode == 0, told
+    trials = sweep_of(cli, "ranks").status().trials
+    assert [trial.parameters["resources.processes"] for trial in trials] == [1, 2]
+    assert all((trial.reports, trial.state) == (3, "completed") for trial in trials)
+    assert all((trial.value or 0.0) > 0 for trial in trials)

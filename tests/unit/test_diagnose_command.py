@@ -177,8 +177,6 @@ def test_the_log_of_any_program_is_read_from_a_file_and_from_a_pipe(
         (["no-such"], "there is no run 'no-such'"),
         (["train.log"], "there is no file 'train.log', and no run of that name"),
         (["CUDA out of memory. " * 200], "there is no file 'CUDA out"),
-        (["x.log", "--scaling", "1,2"], "--scaling runs a job, and x.log is none"),
-        (["x" * 301, "--scaling", "1,2"], "there is no run 'xxx"),
     ],
 )
 def test_a_file_that_is_not_there_or_cannot_be_meant_is_not_taken_for_a_run(

@@ -323,7 +323,7 @@ def _isolation(plan: Plan) -> Iterator[Issue]:
         yield Issue(path, "prevents the job from reading its secrets", "leave one of them out")
     if section_of(plan).remote_debug:
         yield Issue(path, "rules out aws.remote_debug", "leave one of them out")
-    if plan.context.trial and not plan.context.trial.measures:
+    if plan.context.trial:
         message = "keeps trials from reading the values of the others, which early stopping needs"
         yield Issue(path, message, "leave it out, or sweep.early_stopping")
 

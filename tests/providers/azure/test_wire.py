@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import NOTHING_STARTED, CloudError
-from cloudtrain.planning.plan import TrialRules
 from cloudtrain.submission.lookup import find_run
 from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud, client
@@ -282,17 +280,6 @@ def test_a_list_without_quota_for_any_machine_names_each_reason(cloud: AzureClou
     assert refused.value.hint.count("Total Cluster Dedicated Regional vCPUs") == 1
     state = find_run("none-1").status()
     assert (state.state, state.reason) == ("failed", message)
-
-
-def test_a_measured_machine_is_not_replaced(cloud: AzureCloud) -> None:
-    reconnect()
-    cloud.account.quotas["standardNCASv3_T4Family"] = 0
-    plan = cloudtrain.plan(cloudtrain.load({**JOB, "resources": LIST}), "azure", run_id="measure-1")
-    rules = TrialRules(trial=0, metric="x", goal="minimize", rungs=(), eta=3, measures=True)
-    plan = replace(plan, context=replace(plan.context, trial=rules))
-    with pytest.raises(cloudtrain.RefusedError, match=f"^2 x {T4} are 8 vCPUs"):
-        cloudtrain.submit(plan)
-    assert find_run("measure-1").status().state == "failed"
 
 
 def test_a_run_named_after_a_quota_is_not_taken_for_a_refusal_of_its_machine(
