@@ -6,11 +6,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
+from cloudtrain.errors import CloudError
 from cloudtrain_launcher.packages.bounded_files import read_regular_text
 
 REGION_NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,40}")
 """Form of a region name, which becomes a file name."""
+NO_CREDENTIALS = "NoCredentials"
+"""Error code of a price list that needs an SDK or credentials, which this machine lacks."""
 MAX_USD_PER_HOUR = 1e6
 """Higher prices are mistakes in the list."""
 
@@ -30,6 +34,17 @@ class ListedPrice:
     source: str
 
 
+class ListPrice(NamedTuple):
+    """A price per hour as a cloud's list has it: nothing in it is checked yet."""
+
+    region: str
+    instance_type: str
+    currency: str
+    amount: object
+    is_spot: bool = False
+    """True for low priority."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PriceList:
     """Prices of the machines that jobs may rent."""
@@ -37,6 +52,11 @@ class PriceList:
     prices: tuple[ListedPrice, ...]
     left_out: int = 0
     """Number of machines with an impossible price: 0, negative, not a number."""
+
+
+def odd_list(name: str, why: str) -> CloudError:
+    """Return the error for a price list that cannot be read or believed."""
+    return CloudError(f"{name} {why}", hint="the prices that were known before stay as they are")
 
 
 def price_or_none(value: object) -> float | None:
@@ -51,13 +71,44 @@ def price_or_none(value: object) -> float | None:
     return usd if 0 < usd < MAX_USD_PER_HOUR else None
 
 
-def dearest(prices: Iterable[ListedPrice]) -> tuple[ListedPrice, ...]:
-    """Return the highest price per type and region, in order, so budgets hold."""
-    prices_by_key: dict[tuple[str, str], ListedPrice] = {}
-    for listed in sorted(prices, key=lambda price: price.usd_per_hour):
-        prices_by_key[listed.region, listed.instance_type] = listed
+def price_list(name: str, prices: Iterable[ListPrice], today: str) -> PriceList:
+    """Return the prices to store, the highest per type and region, so budgets hold.
 
-    return tuple(prices_by_key[key] for key in sorted(prices_by_key))
+    `name`: of the list, for errors. Raise CloudError for another currency, or without prices.
+    """
+    on_demand: dict[tuple[str, str], float] = {}
+    spot: dict[tuple[str, str], float] = {}
+    keys: set[tuple[str, str]] = set()
+
+    for price in prices:
+        if price.currency != "USD":
+            raise odd_list(name, f"is in {price.currency[:10]}, not in US dollars")
+
+        key = price.region, price.instance_type
+        by_tier = spot if price.is_spot else on_demand
+        usd = price_or_none(price.amount)
+        if usd is not None:
+            by_tier[key] = max(usd, by_tier.get(key, 0.0))
+        if not price.is_spot:
+            keys.add(key)
+
+    if not on_demand:
+        raise odd_list(name, "has no price of these machines")
+
+    return PriceList(
+        prices=tuple(
+            ListedPrice(
+                instance_type=instance_type,
+                usd_per_hour=on_demand[region, instance_type],
+                spot_usd_per_hour=spot.get((region, instance_type)),
+                region=region,
+                as_of=today,
+                source=name,
+            )
+            for region, instance_type in sorted(on_demand)
+        ),
+        left_out=len(keys - on_demand.keys()),
+    )
 
 
 def table_path(data_dir: str | Path, provider: str, region: str) -> Path:

@@ -46,7 +46,9 @@ Examples:
 )
 @click.option("--region", metavar="REGION", default="", help="Prices of this region, or of all.")
 @click.option(
-    "--refresh", is_flag=True, help="Read the clouds' public price lists first; needs no login."
+    "--refresh",
+    is_flag=True,
+    help="Read the clouds' price lists first; AWS's needs credentials, Azure's no login.",
 )
 @json_option
 @data_dir

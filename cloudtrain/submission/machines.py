@@ -13,7 +13,14 @@ from typing import Any
 
 from cloudtrain.catalog import PROVIDERS, Instance, gpu_names, home_region, instances
 from cloudtrain.catalog.machines import find_instance, names_of
-from cloudtrain.catalog.price_tables import PriceList, listed_regions, table_path, table_text
+from cloudtrain.catalog.price_tables import (
+    NO_CREDENTIALS,
+    REGION_NAME,
+    listed_regions,
+    price_list,
+    table_path,
+    table_text,
+)
 from cloudtrain.catalog.pricing import Price, RegionalPrices, user_prices
 from cloudtrain.errors import CloudError, SpecError, UsageError, did_you_mean
 from cloudtrain.providers.shared.machine_choice import price_in_another_region, regional_prices
@@ -143,13 +150,18 @@ def _market(provider: str, region: str, settings: Settings) -> RegionalPrices:
 
 def own_region(provider: str, settings: Settings) -> str:
     """Return the region of the settings, or else of the table."""
-    region: str = price_list(provider).own_region(settings)
+    region: str = reader(provider).own_region(settings)
     return region or home_region(provider)
 
 
-def price_list(provider: str) -> Any:
+def reader(provider: str) -> Any:
     """Return the module that reads the price list of a provider."""
     return import_module(f"cloudtrain.providers.{provider}.price_list")
+
+
+def is_region(provider: str, name: str) -> bool:
+    """Return True for the form of a provider's region names, which become file names."""
+    return bool(reader(provider).REGION.fullmatch(name) and REGION_NAME.fullmatch(name))
 
 
 def known_regions(provider: str, settings: Settings) -> tuple[str, ...]:
@@ -243,12 +255,10 @@ def refresh_prices(
     `region`: one, `all`, or empty for all regions if one request returns them, else for the
     settings' region and those read before. `note` is called with each step. A table is replaced as
     a whole after its list was read to the end. Raise CloudError if a list cannot be read; lists of
-    other providers are stored.
+    other providers are stored. Of both, one that needs missing credentials is only noted.
     """
     names = [
-        name
-        for name in cloud_names(provider)
-        if region in ("", ALL) or price_list(name).is_region(region)
+        name for name in cloud_names(provider) if region in ("", ALL) or is_region(name, region)
     ]
     if not names:
         of = f" of {provider}" if provider else ""
@@ -263,7 +273,9 @@ def refresh_prices(
         try:
             refreshed.append(_refresh(name, region, settings, note))
         except CloudError as error:
-            if failure is None:
+            if error.code == NO_CREDENTIALS and len(names) > 1:  # somebody of the other cloud
+                note(f"the price list of {name} is not read: {error.message}; {error.hint}")
+            elif failure is None:
                 failure = error
             else:
                 failure.add_note(error.render())
@@ -280,14 +292,19 @@ def refresh_prices(
 
 
 def _refresh(name: str, region: str, settings: Settings, note: Callable[[str], None]) -> Refreshed:
-    lists = price_list(name)
+    lists = reader(name)
     data_dir = Path(settings["data_dir"]).absolute()
     regions = _regions_to_read(name, region, settings)
     where = f"{len(regions)} regions" if len(regions) > 5 else ", ".join(regions) or "all regions"
     note(f"reading the price list of {name}: {where}")
-    prices_read: PriceList = lists.read(
-        regions, [row.instance_type for row in instances(name)], _today()
+    today = _today()
+    types = [row.instance_type for row in instances(name)]
+    asked = (
+        price
+        for price in lists.read(regions, types, today)
+        if is_region(name, price.region) and (not regions or price.region in regions)
     )
+    prices_read = price_list(lists.NAME, asked, today)
 
     for region_name, prices in groupby(prices_read.prices, key=lambda price: price.region):
         path = table_path(data_dir, name, region_name)
@@ -308,10 +325,8 @@ def _regions_to_read(name: str, region: str, settings: Settings) -> tuple[str, .
     """Return the regions to read; empty for all."""
     if region not in ("", ALL):
         return (region,)
-    if price_list(name).READS_ALL_REGIONS:
+    if region == ALL or reader(name).READS_ALL_REGIONS:
         return ()
-    if region == ALL:
-        return tuple(price_list(name).all_regions())
 
     return tuple(
         sorted({own_region(name, settings), *listed_regions(settings.get("data_dir"), name)})

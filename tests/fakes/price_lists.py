@@ -1,10 +1,7 @@
-"""The public price lists of AWS and Azure on loopback, in their documented forms, strict about
-requests.
-"""
+"""The price lists of AWS and Azure on loopback, in their documented forms, strict about requests."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -15,12 +12,9 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from tests.fakes.messages import Request, Response
 from tests.fakes.plain_server import serve
 
-AWS_FOLDER = "/offers/v1.0/aws/AmazonSageMaker/current"
 AZURE_PATH = "/api/retail/prices"
-AZURE_PAGE = 3
-"""Items per page; the service has up to 1,000."""
-MAX_SIZES = 15
-"""With more sizes in a filter the service answers 400."""
+PAGE = 3
+"""Items per page; the services have 100 to 1,000."""
 _CLAUSE = re.compile(r"(\w+) eq '([^']*)'")
 _FIELDS = {
     "serviceName": "serviceName",
@@ -30,30 +24,24 @@ _FIELDS = {
 }
 
 
-def sagemaker(region: str, *products: dict[str, Any], currency: str = "USD") -> dict[str, Any]:
-    """AWS's offer file of a region, as far as it matters: products by SKU, and what each costs."""
-    entries: dict[str, Any] = {}
-    terms: dict[str, Any] = {}
-    for number, product in enumerate(products):
-        sku = f"SKU{number:013}"
-        attributes = {
-            "regionCode": region,
-            "instanceName": product["name"],
-            "usagetype": product.get("usage", f"{region}-Train:{product['name']}"),
-            "component": product.get("component", "Training"),
-        }
-        dimension = {
-            "unit": product.get("unit", "Hrs"),
-            "pricePerUnit": {currency: product["price"]},
-        }
-        entries[sku] = {"sku": sku, "attributes": attributes}
-        terms[sku] = {f"{sku}.TERM": {"sku": sku, "priceDimensions": {"RATE": dimension}}}
-    return {
-        "offerCode": "AmazonSageMaker",
-        "publicationDate": "2026-11-20T02:56:06Z",
-        "products": entries,
-        "terms": {"OnDemand": terms},
+def product(name: str, region: str, price: object, **changes: str) -> str:
+    """A product of AWS's list with what it costs: by default an hour of training."""
+    attributes = {
+        "regionCode": region,
+        "instanceName": name,
+        "usagetype": changes.get("usage", f"{region}-Train:{name}"),
+        "component": changes.get("component", "Training"),
     }
+    dimension = {
+        "unit": changes.get("unit", "Hrs"),
+        "pricePerUnit": {changes.get("currency", "USD"): price},
+    }
+    document = {
+        "product": {"sku": "SKU", "attributes": attributes},
+        "publicationDate": "2026-11-20T02:56:06Z",
+        "terms": {"OnDemand": {"SKU.TERM": {"priceDimensions": {"SKU.TERM.RATE": dimension}}}},
+    }
+    return json.dumps(document)
 
 
 def meter(size: str, region: str, usd: object, **changes: Any) -> dict[str, Any]:
@@ -76,77 +64,86 @@ def meter(size: str, region: str, usd: object, **changes: Any) -> dict[str, Any]
 
 
 class PriceLists:
-    """Both lists on one server. `faults`: what the next requests get: a status, `cut`, None for the
-    answer.
-    """
+    """Both lists on one server. `faults`: statuses of the next answers; None for the answer."""
 
     def __init__(self) -> None:
-        self.offers: dict[str, Any] = {}
-        """AWS's offer file by region, or a replacement."""
+        self.products: list[str] = []
+        """AWS's products, as JSON."""
         self.meters: list[dict[str, Any]] = []
-        self.faults: list[tuple[int, dict[str, str]] | str | None] = []
-        self.asked: list[str] = []
-        """Paths in order, without their queries."""
-        self.filters: list[str] = []
+        self.faults: list[int | None] = []
+        self.asked: list[dict[str, str]] = []
+        """Filters by field, in order."""
         self.next_page = ""
         """Replaces the address of the next page; empty for the true one."""
+        self.denied = False
+        """True if AWS's credentials lack the right."""
+        self.body: bytes | None = None
+        """Replaces Azure's answer."""
         self.url = ""
 
     def serve(self, request: Request) -> Response:
         """Answer a request, or let it go wrong."""
-        self.asked.append(urlsplit(request.target).path)
         fault = self.faults.pop(0) if self.faults else None
-        if isinstance(fault, tuple):
-            return Response(fault[0], list(fault[1].items()), b"")
-        status, document = self.answer(request.target)
-        body = document if isinstance(document, bytes) else json.dumps(document).encode()
-        headers = []
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            body = gzip.compress(body)
-            headers = [("Content-Encoding", "gzip")]
-        if fault == "cut":
-            headers.append(("Content-Length", str(len(body))))
-            body = body[: len(body) // 2]
-        return Response(status, headers, body)
+        if fault is not None:
+            return Response(fault, [], b"")
 
-    def answer(self, target: str) -> tuple[int, Any]:
-        """Status and document."""
-        url = urlsplit(target)
-        if url.path == AZURE_PATH:
-            return self._azure(dict(parse_qsl(url.query, strict_parsing=True)))
-        if url.path == f"{AWS_FOLDER}/region_index.json":
-            return 200, {
-                "formatVersion": "v1.0",
-                "regions": {name: {"regionCode": name} for name in self.offers},
-            }
-        name = url.path.removeprefix(f"{AWS_FOLDER}/").removesuffix("/index.json")
-        return (200, self.offers[name]) if name in self.offers and not url.query else (403, {})
+        if request.method == "POST":
+            status, document = self._aws(request)
+        else:
+            url = urlsplit(request.target)
+            assert url.path == AZURE_PATH
+            status, document = self._azure(dict(parse_qsl(url.query, strict_parsing=True)))
+            if self.body is not None:
+                return Response(status, [], self.body)
+
+        headers = [("x-amzn-RequestId", "1"), ("Content-Type", "application/x-amz-json-1.1")]
+        return Response(status, headers, json.dumps(document).encode())
+
+    def _aws(self, request: Request) -> tuple[int, Any]:
+        if self.denied:
+            message = "User: me is not authorized to perform: pricing:GetProducts"
+            return 400, {"__type": "AccessDeniedException", "message": message}
+
+        asked = json.loads(request.body)
+        filters = asked["Filters"]
+        if (
+            request.headers["x-amz-target"] != "AWSPriceListService.GetProducts"
+            or asked["ServiceCode"] != "AmazonSageMaker"
+            or any(part["Type"] != "TERM_MATCH" for part in filters)
+        ):
+            return 400, {"__type": "InvalidParameterException"}
+
+        values = {part["Field"]: part["Value"] for part in filters}
+        self.asked.append(values)
+        region = values.get("regionCode", "")
+        fitting = [text for text in self.products if f'"{region}' in text or text[0] != "{"]
+        start = int(asked.get("NextToken", "0"))
+        answer: dict[str, Any] = {"PriceList": fitting[start : start + PAGE]}
+        if start + PAGE < len(fitting):
+            answer["NextToken"] = str(start + PAGE)
+
+        return 200, answer
 
     def _azure(self, query: Mapping[str, str]) -> tuple[int, Any]:
-        clauses = query.get("$filter", "").split(" and ")
-        allowed: dict[str, set[str]] = {}
-        for clause in clauses:
-            parts = [_CLAUSE.fullmatch(part) for part in clause.strip("()").split(" or ")]
-            if not all(parts) or len(parts) > MAX_SIZES:
-                return 400, {"Error": f"not a filter: {clause}"}
-            field, *remaining = {part[1] for part in parts if part}
-            if remaining or field not in _FIELDS:
-                return 400, {"Error": f"not a field: {clause}"}
-            allowed[_FIELDS[field]] = {part[2] for part in parts if part}
+        clauses = [_CLAUSE.fullmatch(text) for text in query.get("$filter", "").split(" and ")]
+        if not all(clause and clause[1] in _FIELDS for clause in clauses):
+            return 400, {"Error": f"not a filter: {query}"}
+
+        wanted = {clause[1]: clause[2] for clause in clauses if clause}
         if query.get("currencyCode") != "'USD'" or not query.keys() <= {
             "currencyCode",
             "$filter",
             "$skip",
         }:
             return 400, {"Error": "unknown parameters"}
-        self.filters.append(query["$filter"])
+        self.asked.append(wanted)
         fitting = [
             meter
             for meter in self.meters
-            if all(meter[key] in values for key, values in allowed.items())
+            if all(meter[_FIELDS[name]] == value for name, value in wanted.items())
         ]
         start = int(query.get("$skip", "0"))
-        after = start + AZURE_PAGE
+        after = start + PAGE
         link = f"{self.url}{AZURE_PATH}?currencyCode='USD'&$filter={quote(query['$filter'])}&$skip={after}"
         items = fitting[start:after]
         more = (self.next_page or link) if after < len(fitting) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,44 +13,47 @@ import pytest
 from cloudtrain.catalog import PROVIDERS, instances
 from cloudtrain.catalog.price_tables import listed_prices, listed_regions, table_path
 from cloudtrain.errors import CloudError
-from cloudtrain.providers.aws import price_list as aws_list
+from cloudtrain.providers.aws.client import aws
 from cloudtrain.providers.azure import price_list as azure_list
-from cloudtrain.providers.shared import price_pages
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.submission import machines as price_refresh
 from cloudtrain.submission.machines import refresh_prices
 from tests.fakes.price_lists import (
-    AWS_FOLDER,
     AZURE_PATH,
     PriceLists,
     meter,
     price_lists,
-    sagemaker,
+    product,
 )
 from tests.support.in_process import call
 
 TODAY = "2026-11-23"
-G5 = {"name": "ml.g5.xlarge", "price": "1.5610000000"}
+G5 = product("ml.g5.xlarge", "eu-west-1", "1.5610000000")
 A100 = "Standard_NC24ads_A100_v4"
 T4 = "Standard_NC4as_T4_v3"
 
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that a reader would have waited."""
-    prices: list[float] = []
-    monkeypatch.setattr(price_pages, "sleep", prices.append)
-    return prices
+    """The seconds that the reader of Azure's list would have waited."""
+    seconds: list[float] = []
+    monkeypatch.setattr(azure_list, "sleep", seconds.append)
+    return seconds
 
 
 @pytest.fixture
 def lists(monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> Iterator[PriceLists]:
     """Both clouds' lists on this machine, on a day that stands still."""
+    aws.cache_clear()  # a client keeps its address
     monkeypatch.setattr(price_refresh, "_today", lambda: TODAY)
     with price_lists() as served:
-        for module in (aws_list, azure_list):
-            monkeypatch.setattr(module, "BASE", served.url)
+        monkeypatch.setattr(azure_list, "ADDRESS", f"{served.url}{AZURE_PATH}")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_PRICING", served.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
         yield served
+    aws.cache_clear()
 
 
 @pytest.fixture
@@ -69,22 +73,27 @@ def stored(settings: Settings, provider: str, region: str) -> dict[str, tuple[fl
 def test_of_awss_list_the_price_per_hour_of_training_is_read(
     lists: PriceLists, settings: Settings
 ) -> None:
-    lists.offers["eu-west-1"] = sagemaker(
-        "eu-west-1",
-        {"name": "ml.p4d.24xlarge", "component": "Cluster", "price": "25.91"},
-        {"name": "ml.p4d.24xlarge", "price": "27.20", "usage": "EU-Train:ml.p4d.24xlarge"},
-        {"name": "ml.p4d.24xlarge", "component": None, "price": "13.57", "unit": "Quantity"},
-        {"name": "ml.p4d.24xlarge", "price": "13.57", "unit": "Quantity"},
-        {"name": "ml.p5.48xlarge", "component": "Hosting", "price": "66.1"},
+    name = "ml.p4d.24xlarge"
+    lists.products = [
+        product(name, "eu-west-1", "25.91", component="Cluster"),
+        product(name, "eu-west-1", "27.20", usage=f"EU-Train:{name}"),
+        product(name, "eu-west-1", "27.10"),
+        product(name, "eu-west-1", "99.9", usage="EU-Train:ml.p4d"),
+        product(name, "eu-west-1", "13.57", unit="Quantity"),
+        product(name, "us-west-2", "99.9", usage=f"eu-west-1:{name}"),
+        product("ml.p5.48xlarge", "eu-west-1", "66.1", component="Hosting"),
         G5,
-    )
+        "{}",
+        "[1]",
+    ]
     [read] = refresh_prices(settings, "aws")
     assert (read.regions, read.prices, read.left_out) == (("eu-west-1",), 2, 0)
     assert stored(settings, "aws", "eu-west-1") == {
         "ml.p4d.24xlarge": (27.2, None),
         "ml.g5.xlarge": (1.561, None),
     }
-    assert lists.asked == [f"{AWS_FOLDER}/eu-west-1/index.json"]
+    assert len(lists.asked) > 1, "several pages"
+    assert all(filters == {"regionCode": "eu-west-1"} for filters in lists.asked)
 
 
 def test_of_azures_list_an_hour_with_linux_is_read_dedicated_and_at_low_priority(
@@ -112,20 +121,21 @@ def test_of_azures_list_an_hour_with_linux_is_read_dedicated_and_at_low_priority
     assert read.regions == ("swedencentral", "westeurope")
     assert stored(settings, "azure", "westeurope") == {A100: (3.67, 0.73)}
     assert stored(settings, "azure", "swedencentral") == {A100: (3.9, None)}
-    assert lists.asked.count(AZURE_PATH) > 2, "several sizes, several pages"
-    assert all("armRegionName" not in text for text in lists.filters)
+    assert len(lists.asked) > 2, "several sizes, several pages"
+    assert all("armRegionName" not in filters for filters in lists.asked)
     [read] = refresh_prices(settings, "azure", "swedencentral")
     assert (read.regions, read.prices) == (("swedencentral",), 1)
-    assert lists.filters[-1].endswith(" and (armRegionName eq 'swedencentral')")
+    assert lists.asked[-1]["armRegionName"] == "swedencentral"
 
 
 def test_every_region_of_awss_list_can_be_read_and_later_those_again(
     lists: PriceLists, settings: Settings
 ) -> None:
-    lists.offers = {name: sagemaker(name, G5) for name in ("eu-west-1", "us-west-2", "../../etc")}
+    places = ("eu-west-1", "us-west-2", "../../etc")
+    lists.products = [product("ml.g5.xlarge", region, "1.56") for region in places]
     refresh_prices(settings, "aws", "all")
+    assert lists.asked == [{}]
     assert listed_regions(settings["data_dir"], "aws") == ("eu-west-1", "us-west-2")
-    lists.asked.clear()
     [read] = refresh_prices(settings, "aws")
     assert read.regions == ("eu-west-1", "us-west-2")
 
@@ -134,9 +144,7 @@ def test_every_region_of_awss_list_can_be_read_and_later_those_again(
 def test_a_price_that_cannot_be_true_is_unknown_and_never_0(
     lists: PriceLists, settings: Settings, price: object
 ) -> None:
-    lists.offers["eu-west-1"] = sagemaker(
-        "eu-west-1", G5, {"name": "ml.p5.48xlarge", "price": price}
-    )
+    lists.products = [G5, product("ml.p5.48xlarge", "eu-west-1", price)]
     lists.meters = [meter(T4, "eastus", 0.53), meter(A100, "eastus", price)]
     aws, azure = refresh_prices(settings)
     assert (aws.left_out, azure.left_out) == (1, 1)
@@ -144,41 +152,42 @@ def test_a_price_that_cannot_be_true_is_unknown_and_never_0(
     assert stored(settings, "azure", "eastus") == {T4: (0.53, None)}
 
 
-def test_a_busy_server_is_asked_again_after_the_time_that_it_names(
+def test_a_busy_server_is_asked_again(
     lists: PriceLists, settings: Settings, waits: list[float]
 ) -> None:
-    lists.offers["eu-west-1"] = sagemaker("eu-west-1", G5)
-    lists.faults = [(429, {"Retry-After": "7"}), (503, {}), "cut", (429, {"Retry-After": "86400"})]
-    refresh_prices(settings, "aws")
-    assert waits == [7, 2, 4, price_pages.MAX_WAIT_SECONDS]
-    assert stored(settings, "aws", "eu-west-1")
+    lists.meters = [meter(T4, "eastus", 0.53)]
+    lists.faults = [429, 503]
+    refresh_prices(settings, "azure")
+    assert waits == [1, 4]
+    assert stored(settings, "azure", "eastus")
+    lists.faults = [503] * 9
+    with pytest.raises(CloudError, match="cannot be read: HTTP Error 503"):
+        refresh_prices(settings, "azure")
 
 
 BROKEN = [
-    (b"<html>", "is not JSON"),
-    (b"[1]", "is not a JSON object"),
-    (b"[" * 100_000, "is not JSON"),
+    ("<html>", "is not JSON"),
+    ("[" * 100_000, "is not JSON"),
     (
-        {"offerCode": "AmazonEC2", "products": {}, "terms": {"OnDemand": {}}},
-        "is not of the form that AWS documents",
+        product("ml.g5.xlarge", "eu-west-1", "1.5", component="Hosting"),
+        "has no price of these machines",
     ),
-    (sagemaker("eu-west-1"), "has no price of a training machine"),
     (
-        sagemaker("eu-west-1", G5, currency="CNY"),
-        "is in CNY; only prices in US dollars are understood",
+        product("ml.g5.xlarge", "eu-west-1", "1.5", currency="CNY"),
+        "is in CNY, not in US dollars",
     ),
 ]
 
 
-@pytest.mark.parametrize(("document", "message"), BROKEN, ids=[message for _, message in BROKEN])
+@pytest.mark.parametrize(("item", "message"), BROKEN, ids=["html", "deep", "none", "yuan"])
 def test_an_odd_list_of_awss_is_refused_and_the_old_table_stays_whole(
-    lists: PriceLists, settings: Settings, document: object, message: str
+    lists: PriceLists, settings: Settings, item: str, message: str
 ) -> None:
-    lists.offers["eu-west-1"] = sagemaker("eu-west-1", G5)
+    lists.products = [G5]
     refresh_prices(settings, "aws")
     path = table_path(settings["data_dir"], "aws", "eu-west-1")
     before = path.read_text()
-    lists.offers["eu-west-1"] = document
+    lists.products = [item]
     with pytest.raises(CloudError, match=message) as caught:
         refresh_prices(settings, "aws")
     assert caught.value.hint == "the prices that were known before stay as they are"
@@ -186,25 +195,28 @@ def test_an_odd_list_of_awss_is_refused_and_the_old_table_stays_whole(
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
-def test_an_odd_list_of_azures_is_refused(lists: PriceLists, settings: Settings) -> None:
+def test_an_odd_list_of_azures_is_refused(
+    lists: PriceLists, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lists.meters = [meter(T4, "eastus", 0.53, currencyCode="EUR")]
-    with pytest.raises(CloudError, match="is in EUR; only prices in US dollars are understood"):
-        refresh_prices(settings, "azure")
-    lists.meters = [meter(T4, "eastus", 0.53)] * 4
-    for link in (
-        "https://elsewhere.example/api/retail/prices",
-        f"{lists.url}:99999999/",
-        "file:///etc/passwd",
-    ):
-        lists.next_page = link
-        with pytest.raises(CloudError, match="names a next page on another server"):
-            refresh_prices(settings, "azure")
-    lists.next_page = f"{lists.url}{AZURE_PATH}?currencyCode='USD'&$filter=serviceName%20eq%20'Virtual%20Machines'"
-    with pytest.raises(CloudError, match="never ends"):
+    with pytest.raises(CloudError, match="is in EUR, not in US dollars"):
         refresh_prices(settings, "azure")
     lists.meters = []
-    with pytest.raises(CloudError, match="has no price of these machines in eastus"):
+    with pytest.raises(CloudError, match="has no price of these machines"):
         refresh_prices(settings, "azure", "eastus")
+    lists.meters = [meter(T4, "eastus", 0.53)] * 4
+    lists.next_page = f"https://elsewhere.example:99999999{AZURE_PATH}?currencyCode='USD'&$filter=serviceName%20eq%20'Virtual%20Machines'"
+    monkeypatch.setattr(azure_list, "MAX_PAGES", 5)
+    with pytest.raises(CloudError, match="never ends"):  # and nobody else is asked
+        refresh_prices(settings, "azure")
+    long = b'{"Items": []' + b" " * azure_list.MAX_BYTES + b"}"
+    for body in (b"[1]", b"<html>", b"[" * 100_000, long):
+        lists.body = body
+        with pytest.raises(CloudError, match="is not a JSON object of a usual size"):
+            refresh_prices(settings, "azure")
+    lists.body = b"{}"
+    with pytest.raises(CloudError, match="has a page without items"):
+        refresh_prices(settings, "azure")
     assert listed_regions(settings["data_dir"], "azure") == ()
 
 
@@ -212,28 +224,55 @@ def test_what_one_cloud_has_said_is_stored_when_the_other_says_nothing(
     lists: PriceLists, settings: Settings
 ) -> None:
     lists.meters = [meter(T4, "eastus", 0.53)]
-    with pytest.raises(CloudError, match="in eu-west-1 answered 403") as caught:
+    with pytest.raises(CloudError, match="has no price of these machines") as caught:
         refresh_prices(settings)
     assert caught.value.__notes__ == ["azure: 1 prices were read and stored"]
     assert stored(settings, "azure", "eastus")
 
 
+@pytest.mark.parametrize("missing", ["credentials", "boto3"])
+def test_without_credentials_or_boto3_azures_prices_are_read_alone(
+    lists: PriceLists, settings: Settings, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    if missing == "boto3":
+        monkeypatch.setitem(sys.modules, "cloudtrain.providers.aws.client", None)
+    else:
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    lists.meters = [meter(T4, "eastus", 0.53)]
+    notes: list[str] = []
+    [read] = refresh_prices(settings, note=notes.append)
+    assert read.provider == "azure"
+    (note,) = [note for note in notes if "not read" in note]
+    assert note.startswith("the price list of aws is not read: ")
+    assert missing in note
+    with pytest.raises(CloudError, match=missing):
+        refresh_prices(settings, "aws")
+
+
+def test_a_missing_right_is_named(lists: PriceLists, settings: Settings) -> None:
+    lists.denied = True
+    with pytest.raises(CloudError, match="AccessDeniedException") as caught:
+        refresh_prices(settings, "aws")
+    assert caught.value.hint == "these credentials lack a permission: pricing:GetProducts"
+
+
 def test_a_refresh_that_is_interrupted_leaves_the_old_tables(
     lists: PriceLists, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lists.offers = {name: sagemaker(name, G5) for name in ("eu-west-1", "us-west-2")}
-    refresh_prices(settings, "aws", "all")
-    lists.offers = {name: sagemaker(name, G5 | {"price": "9.9"}) for name in lists.offers}
-    lists.faults = [None, (429, {})]  # between the first region and the second
+    lists.meters = [meter(T4, "eastus", 0.53)] * 4
+    refresh_prices(settings, "azure")
+    lists.meters = [meter(T4, "eastus", 9.9)] * 4
+    lists.faults = [None, 429]  # between the first page and the second
 
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(price_pages, "sleep", interrupt)
+    monkeypatch.setattr(azure_list, "sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        refresh_prices(settings, "aws")
-    for region in lists.offers:
-        assert stored(settings, "aws", region) == {"ml.g5.xlarge": (1.561, None)}
+        refresh_prices(settings, "azure")
+    assert stored(settings, "azure", "eastus") == {T4: (0.53, None)}
 
 
 UNKNOWN = [
@@ -332,9 +371,10 @@ def both_lists(lists: PriceLists, monkeypatch: pytest.MonkeyPatch) -> PriceLists
     size = "Standard_NC4as_T4_v3"
     low = {"meterName": "NC4as T4 v3 Low Priority", "skuName": "NC4as T4 v3 Low Priority"}
     lists.meters = [meter(size, "northeurope", 0.6), meter(size, "northeurope", 0.12, **low)]
-    cheap = {"name": "ml.g4dn.xlarge", "price": "0.8"}
-    unknown = {"name": "ml.g5.xlarge", "price": "0.0"}
-    lists.offers["eu-west-1"] = sagemaker("eu-west-1", cheap, unknown)
+    lists.products = [
+        product("ml.g4dn.xlarge", "eu-west-1", "0.8"),
+        product("ml.g5.xlarge", "eu-west-1", "0.0"),
+    ]
     return lists
 
 

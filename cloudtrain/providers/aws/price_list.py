@@ -1,40 +1,31 @@
-"""SageMaker's training prices from AWS's public price list, one file per region. No SDK.
+"""SageMaker's training prices from AWS's Price List API.
 
-The Pricing API would filter on the server, but needs credentials and the right
-`pricing:GetProducts`. The file of one region has less than 16 MB, the file of all regions hundreds.
+It needs credentials and the right `pricing:GetProducts`. SageMaker's spot has no price list.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cloudtrain.catalog.price_tables import (
-    REGION_NAME,
-    ListedPrice,
-    PriceList,
-    dearest,
-    price_or_none,
-)
+from cloudtrain.catalog.price_tables import NO_CREDENTIALS, ListPrice, odd_list
+from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.settings import Settings
 
-if TYPE_CHECKING:
-    from cloudtrain.providers.shared.price_pages import PricePages
-
-BASE = "https://pricing.us-east-1.amazonaws.com"
-FOLDER = "/offers/v1.0/aws/AmazonSageMaker/current"
+NAME = "AWS's price list of SageMaker"
+REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}")
+"""Form of AWS's region names: `eu-west-1`."""
 READS_ALL_REGIONS = False
-"""True if one download has every region; here each region is a separate one."""
+"""True if prices of all regions are read unless one is named: here these are some 100,000."""
+SERVICE_REGION = "us-east-1"
+"""Region of the service, which has the prices of all regions."""
 COMPONENT = "Training"
 """Component of training; hosting, notebooks and HyperPod (`Cluster`) have separate prices."""
-_REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}")
+MAX_PAGES = 10_000
+"""Maximum pages of an answer; a page has 100 products."""
 _TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
-
-
-def is_region(name: str) -> bool:
-    """Return True for the form of AWS's region names: `eu-west-1`."""
-    return _REGION.fullmatch(name) is not None and REGION_NAME.fullmatch(name) is not None
 
 
 def own_region(settings: Settings) -> str:
@@ -47,101 +38,49 @@ def own_region(settings: Settings) -> str:
     return configured_region(settings)
 
 
-def all_regions() -> tuple[str, ...]:
-    """Return the regions with a price list. Raise CloudError if the list cannot be read."""
-    pages = _pages("AWS's list of regions with prices")
-    regions = pages.document(f"{FOLDER}/region_index.json").get("regions")
-    if not isinstance(regions, dict):
-        raise pages.odd("lacks regions")
-    return tuple(sorted(filter(is_region, regions)))
+def read(regions: Sequence[str], types: Sequence[str], today: str) -> Iterator[ListPrice]:
+    """Yield the prices of all types in some regions, or in all of them. May raise CloudError."""
+    del types, today  # the list has all types, and today's prices
+    for region in regions or ("",):
+        for product in _products(region):
+            attributes = _mapping(_mapping(product.get("product")).get("attributes"))
+            name = str(attributes.get("instanceName"))
+            is_training = attributes.get("component") == COMPONENT and _TYPE.fullmatch(name)
+            if is_training and str(attributes.get("usagetype")).endswith(f":{name}"):
+                for currency, amount in _per_hour(product):
+                    yield ListPrice(str(attributes.get("regionCode")), name, currency, amount)
 
 
-def read(regions: Sequence[str], types: Sequence[str], today: str) -> PriceList:
-    """Return the prices of all types in these regions. Raise CloudError if unreadable."""
-    del types  # the file has all of them
-    lists = [_read_region(region, today) for region in regions]
-    prices = tuple(price for listed in lists for price in listed.prices)
-    return PriceList(prices=prices, left_out=sum(listed.left_out for listed in lists))
+def _products(region: str) -> Iterator[Mapping[str, Any]]:
+    """Yield products with their terms, of one region or, without a name, of all."""
+    # imported late: it needs pydantic
+    from cloudtrain.providers.aws.config import connect
+
+    filters = [{"Type": "TERM_MATCH", "Field": "regionCode", "Value": region}] if region else []
+    try:
+        client = connect(SERVICE_REGION)
+    except UsageError as error:  # boto3 is not installed
+        raise CloudError(error.message, hint=error.hint, code=NO_CREDENTIALS) from None
+
+    pages = client.pages("pricing", "get_products", ServiceCode="AmazonSageMaker", Filters=filters)
+    for number, page in enumerate(pages):
+        if number == MAX_PAGES:
+            raise odd_list(NAME, "never ends")
+        for text in page["PriceList"]:
+            try:
+                yield _mapping(json.loads(str(text)))
+            except (ValueError, RecursionError):
+                raise odd_list(NAME, "is not JSON") from None
 
 
-def _read_region(region: str, today: str) -> PriceList:
-    pages = _pages(f"AWS's price list of SageMaker in {region}")
-    document = pages.document(f"{FOLDER}/{region}/index.json")
-    products = document.get("products")
-
-    terms = (_mapping(document.get("terms"))).get("OnDemand")
-    if (
-        document.get("offerCode") != "AmazonSageMaker"
-        or not isinstance(products, dict)
-        or not isinstance(terms, dict)
-    ):
-        raise pages.odd("is not of the form that AWS documents")
-
-    source = f"AWS price list of {str(document.get('publicationDate', ''))[:10]}"
-    prices = []
-
-    left_out = set()
-    for sku, product in products.items():
-        instance_type = _training_type(_mapping(_mapping(product).get("attributes")), region)
-        for amounts in _per_hour(_mapping(terms.get(sku))) if instance_type else ():
-            if amounts and "USD" not in amounts:
-                raise pages.odd(
-                    f"is in {', '.join(map(str, amounts))[:40]}; only prices in US dollars are"
-                    " understood"
-                )
-            usd = price_or_none(amounts.get("USD"))
-            if usd is None:
-                left_out.add(instance_type)
-                continue
-            prices.append(
-                ListedPrice(
-                    instance_type=instance_type,
-                    usd_per_hour=usd,
-                    region=region,
-                    as_of=today,
-                    source=source,
-                )
-            )
-    if not prices:
-        raise pages.odd("has no price of a training machine")
-
-    return PriceList(
-        prices=dearest(prices),
-        left_out=len(left_out - {price.instance_type for price in prices}),
-    )
-
-
-def _training_type(attributes: Mapping[str, Any], region: str) -> str:
-    """Return the instance type of a training product in this region; empty for other products."""
-    name = attributes.get("instanceName")
-    usage = attributes.get("usagetype")
-    if attributes.get("component") != COMPONENT or attributes.get("regionCode", region) != region:
-        return ""
-    if (
-        not isinstance(name, str)
-        or not _TYPE.fullmatch(name)
-        or not str(usage).endswith(f":{name}")
-    ):
-        return ""
-
-    return name
-
-
-def _per_hour(terms: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the amounts per hour in a product's on-demand terms, by currency."""
-    for term in terms.values():
-        for dimension in _mapping(_mapping(term).get("priceDimensions")).values():
-            amounts = _mapping(dimension)
-            if str(amounts.get("unit")).lower() in ("hrs", "hour", "hours"):
-                yield _mapping(amounts.get("pricePerUnit"))
+def _per_hour(product: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield currency and amount per hour of a product's on-demand terms."""
+    for term in _mapping(_mapping(product.get("terms")).get("OnDemand")).values():
+        for value in _mapping(_mapping(term).get("priceDimensions")).values():
+            dimension = _mapping(value)
+            if str(dimension.get("unit")).lower() in ("hrs", "hour", "hours"):
+                yield from _mapping(dimension.get("pricePerUnit")).items()
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _pages(name: str) -> PricePages:
-    # imported late: tables on the disk do not need an HTTP client
-    from cloudtrain.providers.shared.price_pages import PricePages
-
-    return PricePages(BASE, name)

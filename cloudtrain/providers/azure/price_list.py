@@ -8,43 +8,34 @@ account.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from time import sleep
+from typing import Any
 from urllib.parse import quote, urlsplit
 
-from cloudtrain.catalog.price_tables import (
-    REGION_NAME,
-    ListedPrice,
-    PriceList,
-    dearest,
-    price_or_none,
-)
+from cloudtrain.catalog.price_tables import ListPrice, odd_list
 from cloudtrain.settings import Settings
 
-if TYPE_CHECKING:
-    from cloudtrain.providers.shared.price_pages import PricePages
-
-BASE = "https://prices.azure.com"
-PATH = "/api/retail/prices"
+NAME = "Azure's retail price list"
+ADDRESS = "https://prices.azure.com/api/retail/prices"
+REGION = re.compile(r"[a-z]{2,}[a-z0-9]*")
+"""Form of Azure's region names: `westeurope`."""
 READS_ALL_REGIONS = True
-"""True if one download has every region: a query without a region answers for all."""
-SIZES_PER_QUERY = 10
-"""The service refused the filter with more than fifteen, likely for its length."""
+"""True if prices of all regions are read unless one is named."""
 MAX_PAGES = 500
-"""Maximum pages of one query; a page has 100 to 1,000 items."""
-_REGION = re.compile(r"[a-z]{2,}[a-z0-9]*")
-_NOT_LINUX = ("windows", "cloud services", "cloudservices", "dedicated host")
+"""Maximum pages of one size; a page has 100 to 1,000 items."""
+MAX_BYTES = 16 * 2**20
+"""Maximum size of a page."""
+ANSWER_SECONDS = 60
+PAUSES = (1, 4, 16, 0)
+"""Seconds after each failed attempt; the last one is the failure."""
 LOW_PRIORITY = "low priority"
+_OTHER_PRODUCTS = re.compile("windows|cloud ?services|dedicated host")
+_OTHER_TIERS = re.compile("spot|expired")
 _UNQUOTED = "%$&=+'(),:"
 """Characters of a query that must not be quoted again."""
-OTHER_TIERS = ("spot", "expired")
-
-
-def is_region(name: str) -> bool:
-    """Return True for the form of Azure's region names: `westeurope`."""
-    return _REGION.fullmatch(name) is not None and REGION_NAME.fullmatch(name) is not None
 
 
 def own_region(settings: Settings) -> str:
@@ -52,134 +43,83 @@ def own_region(settings: Settings) -> str:
     return re.sub(r"[\s-]", "", settings.get("azure.location") or "").lower()
 
 
-def read(regions: Sequence[str], types: Sequence[str], today: str) -> PriceList:
-    """Return the prices of sizes in some regions, or in all of them. May raise CloudError."""
-    pages = _pages("Azure's retail price list")
-    spelling = {name.lower(): name for name in types}
-    dedicated: list[ListedPrice] = []
-    low: dict[tuple[str, str], float] = {}
-
-    unknown: set[tuple[str, str]] = set()
-    for item in _items(pages, list(spelling.values()), regions):
-        name = spelling.get(str(item.get("armSkuName")).lower(), "")
-        region = str(item.get("armRegionName"))
-        tier = _tier(item, today)
-        if not name or not tier or not is_region(region) or (regions and region not in regions):
-            continue
-        if item.get("currencyCode") != "USD":
-            raise pages.odd(
-                f"is in {str(item.get('currencyCode'))[:10]}; only prices in US dollars are"
-                " understood"
-            )
-        usd = price_or_none(item.get("retailPrice"))
-        if usd is None:
-            unknown.add((region, name))
-        elif tier == LOW_PRIORITY:
-            low[region, name] = max(usd, low.get((region, name), 0.0))
-        else:
-            source = "Azure retail price list"
-            dedicated.append(
-                ListedPrice(
-                    instance_type=name,
-                    usd_per_hour=usd,
-                    region=region,
-                    as_of=today,
-                    source=source,
-                )
-            )
-    if not dedicated:
-        where = f" in {', '.join(regions)}" if regions else ""
-        raise pages.odd(f"has no price of these machines{where}")
-
-    listed = dearest(dedicated)
-    left_out = len(unknown - {(price.region, price.instance_type) for price in listed})
-    prices = tuple(
-        replace(price, spot_usd_per_hour=low.get((price.region, price.instance_type)))
-        for price in listed
-    )
-    return PriceList(prices=prices, left_out=left_out)
+def read(regions: Sequence[str], types: Sequence[str], today: str) -> Iterator[ListPrice]:
+    """Yield the prices of sizes in some regions, or in all of them. May raise CloudError."""
+    for size in types:
+        for region in regions or ("",):
+            for item in _items(size, region):
+                meter = f"{item.get('meterName')} {item.get('skuName')}".lower()
+                if str(item.get("armSkuName")).lower() == size.lower() and _is_hour(item, today):
+                    yield ListPrice(
+                        str(item.get("armRegionName")),
+                        size,
+                        str(item.get("currencyCode")),
+                        item.get("retailPrice"),
+                        is_spot=LOW_PRIORITY in meter,
+                    )
 
 
-def _items(
-    pages: PricePages,
-    types: Sequence[str],
-    regions: Sequence[str],
-) -> Iterator[Mapping[str, Any]]:
-    """Yield all items of all pages of all queries."""
-    for first in range(0, len(types), SIZES_PER_QUERY):
-        path = _query(types[first : first + SIZES_PER_QUERY], regions)
-        visited = set[str]()
-        while path:
-            if path in visited or len(visited) >= MAX_PAGES:
-                raise pages.odd("never ends: a page names one before it as the next")
-            visited.add(path)
-            document = pages.document(path)
-            items = document.get("Items")
-            if not isinstance(items, list):
-                raise pages.odd("has a page without items")
-            yield from (item for item in items if isinstance(item, dict))
-            path = _next_path(pages, document.get("NextPageLink"))
+def _items(size: str, region: str) -> Iterator[Mapping[str, Any]]:
+    """Yield all items of all pages of a query."""
+    clauses = {"serviceName": "Virtual Machines", "priceType": "Consumption", "armSkuName": size}
+    if region:
+        clauses["armRegionName"] = region
+
+    wanted = " and ".join(f"{field} eq '{value}'" for field, value in clauses.items())
+    query = f"currencyCode='USD'&$filter={quote(wanted)}"
+
+    for _ in range(MAX_PAGES):
+        page = _page(query)
+        items = page.get("Items")
+        if not isinstance(items, list):
+            raise odd_list(NAME, "has a page without items")
+
+        yield from (item for item in items if isinstance(item, dict))
+        # Only the query of the next page's address counts: it is asked of the same server.
+        query = quote(urlsplit(str(page.get("NextPageLink") or "")).query, safe=_UNQUOTED)
+        if not query:
+            return
+
+    raise odd_list(NAME, "never ends")
 
 
-def _query(types: Sequence[str], regions: Sequence[str]) -> str:
-    clauses = [
-        "serviceName eq 'Virtual Machines'",
-        "priceType eq 'Consumption'",
-        _any_of("armSkuName", types),
-    ]
-    clauses += [_any_of("armRegionName", regions)] if regions else []
-    return f"{PATH}?currencyCode='USD'&$filter={quote(' and '.join(clauses))}"
+def _page(query: str) -> Mapping[str, Any]:
+    """Return a page of the list. May raise CloudError."""
+    from http.client import HTTPException  # tables on the disk need no HTTP client
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
 
+    for pause in PAUSES:
+        try:
+            with urlopen(f"{ADDRESS}?{query}", timeout=ANSWER_SECONDS) as answer:
+                if urlsplit(answer.geturl()).netloc != urlsplit(ADDRESS).netloc:
+                    raise odd_list(NAME, "sends to another server")
+                content = answer.read(MAX_BYTES + 1)
+                break
+        except (OSError, HTTPException) as error:
+            if isinstance(error, HTTPError):
+                error.close()
+            if not pause:
+                raise odd_list(NAME, f"cannot be read: {error}") from None
 
-def _any_of(field: str, values: Sequence[str]) -> str:
-    return "(" + " or ".join(f"{field} eq '{value}'" for value in values) + ")"
+        sleep(pause)
 
-
-def _next_path(pages: PricePages, link: object) -> str:
-    """Return path and query of the next page; empty after the last one.
-
-    Raise CloudError if it leads to another server.
-    """
-    if link in (None, ""):
-        return ""
-
-    parts = urlsplit(str(link))
-    if _server(str(link)) != _server(pages.base) or parts.path != PATH:
-        raise pages.odd("names a next page on another server")
-
-    return f"{parts.path}?{quote(parts.query, safe=_UNQUOTED)}"
-
-
-def _server(address: str) -> tuple[str, str | None, int | None] | None:
-    """Return scheme, host and port of an address; None if the port is invalid."""
-    parts = urlsplit(address)
     try:
-        return (
-            parts.scheme,
-            parts.hostname,
-            parts.port or (443 if parts.scheme == "https" else None),
-        )
-    except ValueError:
-        return None
+        page = json.loads(content) if len(content) <= MAX_BYTES else None
+    except (ValueError, RecursionError):
+        page = None
+    if not isinstance(page, dict):
+        raise odd_list(NAME, "is not a JSON object of a usual size")
+
+    return page
 
 
-def _tier(item: Mapping[str, Any], today: str) -> str:
-    """Return `dedicated` or `low priority` for an hour of Linux today; empty for other meters."""
-    if item.get("type") != "Consumption" or item.get("unitOfMeasure") != "1 Hour":
-        return ""
-    if str(item.get("effectiveStartDate", ""))[:10] > today:
-        return ""
-
+def _is_hour(item: Mapping[str, Any], today: str) -> bool:
+    """Return whether an item is an hour of Linux today, dedicated or at low priority."""
+    is_current = str(item.get("effectiveStartDate", ""))[:10] <= today
+    is_hourly = item.get("type") == "Consumption" and item.get("unitOfMeasure") == "1 Hour"
     product = str(item.get("productName")).lower()
     meter = f"{item.get('meterName')} {item.get('skuName')}".lower()
-    if any(word in product for word in _NOT_LINUX) or any(word in meter for word in OTHER_TIERS):
-        return ""
+    is_other = _OTHER_PRODUCTS.search(product) or _OTHER_TIERS.search(meter)
 
-    return LOW_PRIORITY if LOW_PRIORITY in meter else "dedicated"
-
-
-def _pages(name: str) -> PricePages:
-    # imported late: tables on the disk do not need an HTTP client
-    from cloudtrain.providers.shared.price_pages import PricePages
-
-    return PricePages(BASE, name)
+    return is_current and is_hourly and not is_other
