@@ -44,7 +44,7 @@ for name in list(os.environ):
     if name.startswith(OUTSIDE) or name.lower().endswith("_proxy"):
         del os.environ[name]
 
-SLOW_FIRST = ("e2e", "docker", "entrypoints", "providers", "fakes")
+SLOW_FIRST = ("e2e", "docker", "entrypoints", "examples", "providers", "fakes")
 """Folders whose files take longest: begun first, they do not keep everybody waiting at the end."""
 
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import runpy
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,6 @@ import yaml
 
 import cloudtrain
 from tests.entrypoints.groups import Group, StartGroup
-from tests.support.waiting import HANG_SECONDS
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -102,29 +98,6 @@ def test_a_model_of_hugging_face_is_tuned_with_lora(tmp_path: Path, group: Start
     )
     assert losses, trained.output()
     assert losses[-1] < losses[0]
-
-
-@pytest.mark.thorough
-def test_ranks_that_share_sequences_have_the_losses_of_one_process() -> None:
-    alone = losses_of_long_sequences(ranks=1)
-    assert len(alone) == 3
-    assert losses_of_long_sequences(ranks=2) == pytest.approx(alone, abs=2e-5)
-
-
-def losses_of_long_sequences(ranks: int) -> list[float]:
-    """Run the example of context parallelism under torchrun and return its losses."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    script = str(EXAMPLES / "long-context" / "context_parallel.py")
-    process = subprocess.run(
-        [sys.executable, *torchrun, script, "--tokens=64", "--steps=3"],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    return [float(loss) for loss in re.findall(r"loss (\S+)", process.stdout)]
 
 
 Train = Callable[..., tuple[str, torch.Tensor]]
