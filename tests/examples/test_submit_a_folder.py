@@ -1,4 +1,4 @@
-"""A folder of `examples/parallelism` is a job: it can be planned anywhere, and its pipeline runs."""
+"""Folders of `examples/parallelism` are jobs: each can be planned anywhere, and the pipeline runs."""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ For real work: torchtitan for language models; Accelerate, Lightning or Transfor
 
 Checkpoints are written by all ranks, each its slices, and read by any other number of ranks.
 
-    torchrun --nproc-per-node 4 fsdp2.py --steps 20 && torchrun --nproc-per-node 2 fsdp2.py --steps 40
+    torchrun --nproc-per-node 4 fsdp2.py --steps 20
+    torchrun --nproc-per-node 2 fsdp2.py --steps 40     # continues at step 21
 """
 
 import argparse

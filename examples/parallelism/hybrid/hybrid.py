@@ -1,6 +1,7 @@
-"""FSDP2 around tensor parallelism: matrices are split within a machine, their slices between machines.
+"""FSDP2 around tensor parallelism: matrices are split within a machine, and slices of their parts
+are spread over machines.
 
-Memory: 1 / ranks of weights, gradients and optimizer state, and one or two layers of a tensor group.
+Memory: 1 / ranks of weights, gradients and optimizer state, and a rank's part of one or two layers.
 Messages: as `tensor` within a group, where the network is fast; as `fsdp2` between groups, with
 weights that are smaller by the size of a group.
 Use it from some dozens of GPUs on: FSDP2 alone would have a tiny batch per rank, or wait for the

@@ -4,8 +4,8 @@ Memory: 1 / ranks of weights, gradients and optimizer state; activations of as m
 as there are stages.
 Messages: the activations of one layer forward and their gradients back, per micro-batch and
 boundary. Small, so a slow network between nodes will do.
-Use it when the model exceeds a machine. Ranks are idle for (ranks - 1) / (micro-batches + ranks - 1)
-of a step, so use many micro-batches; stages should take the same time.
+Use it when the model exceeds a machine. Ranks are idle for (ranks - 1) / (micro-batches + ranks
+- 1) of a step, so use many micro-batches; stages should take the same time.
 For real work: torchtitan, which also has schedules with shorter pauses.
 
     torchrun --nproc-per-node 2 pipeline.py
