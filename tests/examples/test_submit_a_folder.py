@@ -1,4 +1,4 @@
-"""Folders of `examples/parallelism` are jobs: each can be planned anywhere, and the pipeline runs."""
+"""Folders of `examples/parallelism` are jobs: each can be planned anywhere, one is run."""
 
 from __future__ import annotations
 
