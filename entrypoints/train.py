@@ -1,4 +1,4 @@
-"""Program of one rank: trains a task under a strategy, with or without torchrun.
+"""Program of one rank: trains a task, with or without torchrun.
 
     torchrun --nproc-per-node 2 train.py --task digits --epochs 3
 
@@ -58,19 +58,18 @@ def use_expandable_segments(environ: MutableMapping[str, str]) -> None:
 
 def train(options: Options, folders: Folders) -> NoReturn:
     """Train as one rank, export the model, and end the process; never returns."""
-    from cloudtrain_trainer import finite, hardware, rules, strategies, tasks
+    from cloudtrain_trainer import finite, hardware
     from cloudtrain_trainer.checkpoints.store import CheckpointStore, SavedCheckpoint
     from cloudtrain_trainer.ranks import Ranks, configure_threads, exit_on_uncaught_errors
-    from cloudtrain_trainer.reporting.metrics import Trackers
+    from cloudtrain_trainer.reporting.trackers import Trackers
     from cloudtrain_trainer.sigterm import Stop
     from cloudtrain_trainer.training import memory
     from cloudtrain_trainer.training.loop import Loop
 
     ranks = Ranks(options.start_timeout)
-    strategy = strategies.build(ranks, options)
     configure_threads(ranks, deterministic=options.deterministic)
-    strategy.start()
-    ranks.allow_slow_start()
+    if options.strategy == "ddp":
+        ranks.init_process_group(options.backend)
     ranks.check_world_size()
     exit_on_uncaught_errors()
     stop = Stop()
@@ -82,12 +81,6 @@ def train(options: Options, folders: Folders) -> NoReturn:
             emit_event(Checkpoint(step=saved.step, path=str(saved.folder)).replace(**times))
 
     task = from_options(options)
-    rules.check(
-        options,
-        ranks.size,
-        ranks.local_size,
-        tasks.capabilities(task) if rules.is_own(options) else None,
-    )
     if options.network_check:
         hardware.check_network(ranks)
 
@@ -96,7 +89,6 @@ def train(options: Options, folders: Folders) -> NoReturn:
         folders.checkpoints,
         options.keep,
         ranks,
-        strategy.shard_group_size,
         report,
         run,
         writes=not options.eval_only,
@@ -113,7 +105,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
     loop: Any = None
 
     try:
-        loop = Loop(task, strategy, options, checkpoints, stop, trackers)
+        loop = Loop(task, ranks, options, checkpoints, stop, trackers)
         outcome = train_or_evaluate(loop, micro_batches)
     except finite.NotFinite as error:
         exit_not_finite(str(error), loop, checkpoints, trackers, folders)
@@ -149,6 +141,7 @@ def exit_out_of_memory(error: Exception, loop: Any, micro_batches: Any) -> NoRet
     Its peers wait in a collective, so it cannot agree with them. `loop`: None before it existed.
     """
     from cloudtrain_trainer.training import memory
+    from cloudtrain_trainer.training.run import OOM_HINT
 
     message = f"out of memory: {memory.describe_error(error)}. "
 
@@ -158,8 +151,7 @@ def exit_out_of_memory(error: Exception, loop: Any, micro_batches: Any) -> NoRet
             " micro-batches"
         )
     elif loop is None or loop.micro_batch == 1:
-        hint = loop.strategy.oom_hint if loop else "use --strategy fsdp, or larger machines"
-        message += f"Not even one sample per rank fits: {hint}"
+        message += f"Not even one sample per rank fits: {OOM_HINT}"
     else:
         micro_batches.write(loop.micro_batch // 2)
         message += (
@@ -250,37 +242,31 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
 
 
 def export_model(loop: Any, folders: Folders) -> str:
-    """Write the model on rank 0; return its weights' fingerprint, empty without all weights.
+    """Write the model on rank 0; return the fingerprint of the last weights.
 
-    Each rank with all weights prints the fingerprint, so that the log shows differences. Called by
-    all ranks.
+    Each rank prints the fingerprint, so that the log shows differences. Called by all ranks.
     """
     with activity("saving"):
         return _export_model(loop, folders)
 
 
 def _export_model(loop: Any, folders: Folders) -> str:
-    from cloudtrain_trainer import state
+    from cloudtrain_trainer import state, strategies
     from cloudtrain_trainer.checkpoints import files
 
-    loop.strategy.sync_buffers(loop.step.model)
-    loop.strategy.average_statistics(loop.task.statistics(loop.step.model))
-    frozen = loop.checkpointer.frozen
+    model = loop.step.model
+    strategies.sync_buffers(model, loop.ranks)
     if loop.step.averages is not None:
         loop.step.averages.use()
 
-    weights = loop.strategy.full_state_dict(loop.step.model, frozen.unchanged())
-    fingerprint = ""
+    frozen = loop.checkpointer.frozen
+    left_out = frozen.unchanged()
+    weights = {name: value for name, value in model.state_dict().items() if name not in left_out}
+    fingerprint = state.fingerprint(weights)
+    sys.stdout.flush()
+    os.write(1, f"parameters sha256 {fingerprint} (rank {loop.ranks.rank})\n".encode())
 
-    if weights or loop.ranks.rank == 0:
-        fingerprint = state.fingerprint(weights)
-        sys.stdout.flush()
-        os.write(1, f"parameters sha256 {fingerprint} (rank {loop.ranks.rank})\n".encode())
-
-    if loop.checkpointer.load_best():
-        del weights  # before others are gathered
-        weights = loop.strategy.full_state_dict(loop.step.model, frozen.unchanged())
-
+    loop.checkpointer.load_best()  # in place: `weights` are the best ones now
     if loop.ranks.rank == 0:
         files.write_model(folders.model / "model", weights, loop.ranks.log, frozen.metadata)
 

@@ -348,10 +348,7 @@ def _less_communication(setup: Setup) -> str:
             " rarely"
         )
 
-    return (
-        "--strategy ddp if the model fits on one device, or hsdp, which exchanges gradients between"
-        " nodes once per step"
-    )
+    return "use --strategy ddp"
 
 
 def _more_per_step(setup: Setup) -> str:

@@ -5,37 +5,33 @@ Does not import torch.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from cloudtrain_job import emit_event
 from cloudtrain_launcher.events import Error
 from cloudtrain_trainer import rules
-from cloudtrain_trainer.command_line import build_parser, is_first_rank, task_option_dest
+from cloudtrain_trainer.command_line import build_parser, is_first_rank
 from cloudtrain_trainer.options import Options
-from cloudtrain_trainer.rules import OPTIONS, Refused, RefusedData
+from cloudtrain_trainer.rules import DIGITS, USER_TASK, Refused, RefusedData
 
 
 def parse(argv: list[str]) -> Options:
-    """Decode the command line of a rank of $WORLD_SIZE, $LOCAL_WORLD_SIZE of them per node.
+    """Decode the command line of a rank of $WORLD_SIZE.
 
     Raise `Refused` for invalid options, and for options that cannot work on that many ranks.
     """
     flags = vars(build_parser().parse_args(argv))
-    flags["data"] = _own_data(flags)
     if flags["data"] and not (flags["task"] or flags["model"]):
         raise Refused("--data needs what is trained on it: add --model with your model, or --task")
 
-    flags["task"] = flags["task"] or (rules.USER_TASK if flags["model"] else "digits")
-    flags["task_options"] = _task_options(flags["task"], flags)
+    flags["task"] = flags["task"] or (USER_TASK if flags["model"] else DIGITS)
     options = Options(**flags)
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    rules.check(options, size, int(os.environ.get("LOCAL_WORLD_SIZE", str(size))))
+    rules.check(options, int(os.environ.get("WORLD_SIZE", "1")))
 
     return options
 
@@ -43,43 +39,6 @@ def parse(argv: list[str]) -> Options:
 def option_names() -> list[str]:
     """Return every option of the command line, `--epochs` among them."""
     return [name for action in build_parser()._actions for name in action.option_strings]
-
-
-def _own_data(flags: dict[str, Any]) -> str | None:
-    """Return the value of `--data` if it names a function; else it is an option of the task."""
-    name = task_option_dest("data")
-    if ":" not in (flags[name] or ""):
-        return None
-
-    factory: str = flags[name]
-    flags[name] = None
-
-    return factory
-
-
-def _task_options(task: str, flags: dict[str, Any]) -> dict[str, Any]:
-    """Decode the options of the task; one name may mean something else in each task."""
-    values = {}
-
-    for name in {name for options in OPTIONS.values() for name in options}:
-        text = flags.pop(task_option_dest(name))
-        if text is None:
-            continue
-
-        if name not in OPTIONS.get(task, {}):
-            owners = " or ".join(owner for owner, options in OPTIONS.items() if name in options)
-            raise Refused(
-                f"--{name} is an option of --task {owners}, not of this one: leave it out"
-            )
-
-        try:
-            values[name.replace("-", "_")] = OPTIONS[task][name].reader(text)
-        except argparse.ArgumentTypeError as error:
-            raise Refused(
-                f"argument --{name}: {error} (train.py --help lists all options)"
-            ) from None
-
-    return values
 
 
 def refuse(reason: Refused) -> NoReturn:

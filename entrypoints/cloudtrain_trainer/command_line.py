@@ -17,8 +17,9 @@ from cloudtrain_trainer.options import (
     positive_int,
     seconds,
     share,
+    still_built_in,
 )
-from cloudtrain_trainer.rules import OPTIMIZERS, OPTIONS, STRATEGIES, Refused
+from cloudtrain_trainer.rules import DIGITS, OPTIMIZERS, STRATEGIES, Refused
 
 EXAMPLES = """\
 examples:
@@ -46,19 +47,15 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> Parser:
-    """Return the parser of all flags, whose values are the fields of `Options`.
-
-    The option of a task has the destination `task_option_dest`.
-    """
+    """Return the parser of all flags, whose values are the fields of `Options`."""
     parser = Parser(
         prog="train.py",
-        description="Train a task under a strategy, as one rank of torchrun or alone.",
+        description="Train a task, as one rank of torchrun or alone.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     _add_what(parser)
-    _add_task_options(parser)
     _add_distribution(parser)
     training = parser.add_argument_group("training (defaults in brackets; [task]: the task's own)")
     _add_optimization(training)
@@ -67,11 +64,6 @@ def build_parser() -> Parser:
     _add_checkpoints(parser)
 
     return parser
-
-
-def task_option_dest(name: str) -> str:
-    """Return the attribute with the text of a task's option; tasks may share a name."""
-    return f"task option {name}"
 
 
 def is_first_rank() -> bool:
@@ -84,8 +76,8 @@ def _add_what(parser: Parser) -> None:
     group = parser.add_argument_group("what")
     group.add_argument(
         "--task",
-        type=name_or_factory(OPTIONS),
-        metavar="{" + ",".join(sorted(OPTIONS)) + "}|MODULE:FACTORY",
+        type=name_or_factory([DIGITS]),
+        metavar=DIGITS + "|MODULE:FACTORY",
         help="default: digits; a function of yours returns a whole Task",
     )
 
@@ -100,8 +92,16 @@ def _add_what(parser: Parser) -> None:
     )
 
     group.add_argument(
+        "--data",
+        type=factory,
+        metavar="MODULE:FACTORY",
+        help="your function: returns training data, or training and validation data",
+    )
+
+    group.add_argument(
         "--strategy",
-        choices=sorted(STRATEGIES),
+        type=still_built_in,
+        choices=STRATEGIES,
         default="ddp" if distributed else "single",
         help="how training is distributed; default: ddp with several processes, else single",
     )
@@ -122,29 +122,8 @@ def _add_count(
     group.add_argument(flag, type=positive_int, metavar="N", default=default, help=meaning)
 
 
-def _add_task_options(parser: Parser) -> None:
-    group = parser.add_argument_group("options of some tasks")
-    for name in sorted({name for options in OPTIONS.values() for name in options}):
-        meaning = "; ".join(
-            f"{task}: {options[name].help}" for task, options in OPTIONS.items() if name in options
-        )
-        if name == "data":
-            meaning = f"MODULE:FACTORY: your function, returns training data, or two; {meaning}"
-        group.add_argument(f"--{name}", dest=task_option_dest(name), metavar="X", help=meaning)
-
-
 def _add_distribution(parser: Parser) -> None:
-    group = parser.add_argument_group(
-        "distribution (cloudtrain_trainer/strategies/*.py say when to use which strategy)"
-    )
-    _add_count(group, "--shard", "hsdp: ranks per shard group [those of a node]")
-
-    _add_count(group, "--tensor", "hybrid: ranks per tensor-parallel group")
-    _add_count(group, "--stages", "hybrid, model-parallel: pipeline stages")
-    group.add_argument(
-        "--schedule", choices=["gpipe", "1f1b"], default="1f1b", help="of a pipeline [1f1b]"
-    )
-    _add_count(group, "--microbatches", "of a pipeline [2 x its stages]")
+    group = parser.add_argument_group("distribution")
     group.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="[auto]")
     group.add_argument(
         "--timeout",

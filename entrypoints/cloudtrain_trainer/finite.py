@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cloudtrain_trainer.trees import local_part
-
 EXIT = 33
 """The exit code after a loss, gradient or weight that is not finite: the number of EDOM."""
 MIN_LOSS_SCALE = 1.0
@@ -97,15 +95,14 @@ def reason(bad_steps: Sequence[BadStep | None]) -> str:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Return whether all elements of this rank's shards are finite; integers always are.
+    """Return whether all elements are finite; integers always are.
 
     Waits for their devices.
     """
     by_device: dict[torch.device, list[Tensor]] = {}
 
     for tensor in tensors:
-        local = local_part(tensor)
-        if local.is_floating_point():
-            by_device.setdefault(local.device, []).append(torch.isfinite(local.detach()).all())
+        if tensor.is_floating_point():
+            by_device.setdefault(tensor.device, []).append(torch.isfinite(tensor.detach()).all())
 
     return all(bool(torch.stack(flags).all()) for flags in by_device.values())

@@ -160,33 +160,6 @@ def compile_whole(module: nn.Module) -> None:
     module.compile(backend=COMPILE_BACKEND)
 
 
-def compile_each(layers: Sequence[nn.Module]) -> None:
-    """Compile each layer as a graph, for strategies that gather one layer after the other.
-
-    Layers of one class share their code, and torch limits the number of graphs per code; past the
-    limit they run uncompiled. So the limit is raised to two graphs per layer, since the
-    micro-batches of a batch may have two sizes.
-    """
-    config = torch._dynamo.config
-    config.recompile_limit = max(config.recompile_limit, 2 * len(layers))
-    for layer in layers:
-        layer.forward = _compiled_in_training(layer)
-
-
-def _compiled_in_training(layer: nn.Module) -> Callable[..., Any]:
-    """Return the layer's forward: compiled in training, original in evaluation.
-
-    The last batch of an evaluation has another size, and would need another graph.
-    """
-    original = layer.forward
-    compiled = torch.compile(layer.forward, backend=COMPILE_BACKEND)
-
-    def forward(*inputs: Any, **named: Any) -> Any:
-        return (compiled if layer.training else original)(*inputs, **named)
-
-    return forward
-
-
 def run_eagerly() -> AbstractContextManager[None]:
     """Run compiled modules uncompiled inside this context."""
     stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from cloudtrain_trainer.rules import PROGRAMS
 
 
 @dataclass(frozen=True)
@@ -18,9 +20,7 @@ class Options:
     """The decoded command line. None means the task's own default."""
 
     task: str
-    """A built-in task, or `package.module:factory` of a whole task; "model" for `--model` alone."""
-    task_options: dict[str, Any]
-    """Options of this task alone, as keyword arguments of its `build`."""
+    """digits, or `package.module:factory` of a whole task; "model" for `--model` alone."""
     model: str | None
     """`package.module:factory` of a user's model or whole task; None: the task's own model."""
     data: str | None
@@ -37,16 +37,6 @@ class Options:
     """The same until the first step is done."""
     network_check: bool
     """True to measure the network between GPUs of several nodes before training."""
-    shard: int | None
-    """Ranks per shard group, for hsdp."""
-    tensor: int | None
-    """Ranks per tensor-parallel group, for hybrid."""
-    stages: int | None
-    """Pipeline stages, for hybrid and model-parallel."""
-    schedule: str
-    """gpipe or 1f1b, for pipelines."""
-    microbatches: int | None
-    """Micro-batches per accumulation step, for pipelines."""
     epochs: int | None
     batch_size: int | None
     """Samples per optimizer step over all ranks and all accumulation steps."""
@@ -131,6 +121,16 @@ _N = TypeVar("_N", int, float)
 SECONDS_PER_UNIT = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
+def still_built_in(text: str) -> str:
+    """Return the name of a strategy or task, unless it became a program of its own."""
+    if text in PROGRAMS:
+        raise argparse.ArgumentTypeError(
+            f"{text} is no longer part of the trainer: examples/{PROGRAMS[text]} shows it as a"
+            " program of its own"
+        )
+    return text
+
+
 def factory(text: str) -> str:
     """Return a `package.module:factory`."""
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", text):
@@ -144,6 +144,8 @@ def name_or_factory(names: Iterable[str]) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text in names or ":" in text:
             return text if text in names else factory(text)
+
+        still_built_in(text)
         choices = ", ".join(map(repr, sorted(names)))
         raise argparse.ArgumentTypeError(
             f"invalid choice: {text!r} (choose from {choices}), or name your own: module:factory"

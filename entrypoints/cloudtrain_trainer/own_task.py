@@ -21,14 +21,9 @@ from cloudtrain_trainer.data.streams import Stream, adapt, first_batch
 from cloudtrain_trainer.factories import Factory, describe, place
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.tasks import Task
+from cloudtrain_trainer.tasks import Task, digits
 from cloudtrain_trainer.trees import sample_count, tensors
 
-DATA_FIELDS = (
-    "loss", "weight", "correct", "train", "validation", "epochs", "batch_size", "lr", "weight_decay", "workers", "unit",
-    "tokens", "channels_last", "on_device",
-)  # fmt: skip
-"""The fields of a built-in task that are valid for any model of its data."""
 PARTS = ("train", "validation", "collate")
 """Keys of a dict that a data factory may return; `test`, as in Hugging Face's, is ignored."""
 
@@ -40,18 +35,16 @@ def from_options(options: Options) -> Task:
     traceback explains more.
     """
     if not rules.is_own(options):
-        return tasks.build(options.task, options.seed, **options.task_options)
+        return digits.build(options.seed)
 
     state.seed_generators(options.seed)  # what a factory draws must be the same on all ranks
     arguments = {"seed": options.seed}
     model = Factory("--model", options.model) if options.model else None
     data = _data(Factory("--data", options.data), arguments) if options.data else {}
-    if options.task not in (rules.USER_TASK, *rules.TASKS):
+    if options.task == rules.DIGITS:
+        return _with_digits(options.seed, arguments, model, data)
+    if options.task != rules.USER_TASK:
         return _from_factory(Factory("--task", options.task), arguments, model, data)
-
-    if options.task in rules.TASKS:
-        base = tasks.build(options.task, options.seed, **options.task_options)
-        return _with_built_in(base, options.seed, arguments, model, data)
 
     assert model is not None  # noqa: S101  (arguments.py has refused --data alone)
     if not data:
@@ -141,7 +134,7 @@ class OwnModel:
 
         return model
 
-    def call(self, model: nn.Module, inputs: Any, training: bool) -> Any:  # noqa: ARG002
+    def call(self, model: nn.Module, inputs: Any) -> Any:
         """Return the outputs: pass a dict by name, a tuple or list in order."""
         if isinstance(inputs, Mapping):
             return model(**self._select(inputs))
@@ -194,22 +187,19 @@ def _from_factory(
     return complete(replace(task, **data), arguments["seed"], str(factory))
 
 
-def _with_built_in(
-    base: Task, seed: int, arguments: Mapping[str, Any], model: Factory | None, data: dict[str, Any]
+def _with_digits(
+    seed: int, arguments: Mapping[str, Any], model: Factory | None, data: dict[str, Any]
 ) -> Task:
-    """Return a built-in task with a user's model, (input, target) pairs, or both."""
+    """Return the task digits with a user's model, (input, target) pairs, or both."""
+    base = digits.build(seed)
     if model is not None:
-        # The other fields depend on the model (how it is split and called), and keep their
-        # defaults.
-        fields: dict[str, Any] = {name: getattr(base, name) for name in DATA_FIELDS}
-        base = Task(model=OwnModel(lambda: model(arguments), str(model)), **fields)
+        base = replace(base, model=OwnModel(lambda: model(arguments), str(model)))
 
     if data:
         base = replace(
             base,
             train=adapt(data["train"], seed, "--data: train", data.get("collate"), pairs=True),
             validation=None,
-            on_device=None,
             workers=None,
         )
         if _has_several_labels(base.train):
@@ -277,7 +267,7 @@ def _data(factory: Factory, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _step_functions(step: Callable[[nn.Module, Any], Any]) -> dict[str, Any]:
     """Return the functions of a task whose step returns the loss of a whole batch."""
 
-    def call(model: nn.Module, batch: Any, training: bool) -> Any:  # noqa: ARG001
+    def call(model: nn.Module, batch: Any) -> Any:
         return step(model, batch)
 
     def loss(outputs: Any, batch: Any) -> Tensor:  # noqa: ARG001

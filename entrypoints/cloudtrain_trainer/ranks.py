@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -47,7 +47,6 @@ class Ranks:
         """Read the environment. `start_timeout`: seconds of a collective before training."""
         self._start_timeout = start_timeout
         self._has_begun = False
-        self._groups: list[Any] = []
         self.rank = int(os.environ.get("RANK", "0"))
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -74,9 +73,8 @@ class Ranks:
             alone |= {"store": HashStore(), "rank": 0, "world_size": 1}
 
         if backend == "nccl":
-            # Groups get streams of high priority, so that a GPU starts a message before the next
-            # kernel. Torch reads it when it makes a communicator (ProcessGroupNCCL.cpp), also for
-            # a device mesh.
+            # Its streams get high priority, so that a GPU starts a message before the next kernel.
+            # Torch reads it when it makes a communicator (ProcessGroupNCCL.cpp).
             os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")
             alone["device_id"] = self.device
 
@@ -103,14 +101,6 @@ class Ranks:
                 " does)"
             )
 
-    def allow_slow_start(self) -> None:
-        """Give all groups the timeout of the start, also the groups of a strategy."""
-        if dist.is_initialized():
-            is_apart = self._control is not dist.group.WORLD
-            groups = distributed_c10d._world.pg_map  # which torch does not list publicly
-            self._groups = [group for group in groups if not (is_apart and group is self._control)]
-            set_timeouts(self._groups, self._start_timeout)
-
     def begin_training(self, timeout: float | None) -> None:
         """Shorten the timeout of collectives, once, after the first step.
 
@@ -128,7 +118,7 @@ class Ranks:
 
         if timeout is not None:
             self.barrier()
-            set_timeouts(self._groups, timeout)
+            set_timeout(timeout)
 
     def all_reduce_max(self, *values: int) -> Callable[[], list[int]]:
         """Start an all-reduce of int32 values; return a function that waits for the maxima.
@@ -172,18 +162,12 @@ class Ranks:
 
         return values
 
-    def new_gloo_group(self, members: list[list[int]]) -> Any:
-        """Return the gloo group of this rank; None in a world of one.
+    def new_gloo_group(self) -> Any:
+        """Return another group of all ranks, for use in a thread; None without a process group.
 
-        `members`: the ranks of each group. Called by all ranks, since each creates all groups.
+        Called by all ranks.
         """
-        if self._control is None:
-            return None
-
-        groups = [dist.new_group(ranks, backend="gloo") for ranks in members]
-        return next(
-            group for group, ranks in zip(groups, members, strict=True) if self.rank in ranks
-        )
+        return None if self._control is None else dist.new_group(backend="gloo")
 
     def barrier(self) -> None:
         """Wait until all ranks have called it; returns at once without a process group."""
@@ -310,15 +294,15 @@ def _device(local_rank: int, local_size: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
-def set_timeouts(groups: Iterable[Any], seconds: float) -> None:
-    """Set the timeout of later collectives of groups of NCCL or gloo."""
+def set_timeout(seconds: float) -> None:
+    """Set the timeout of later collectives of the default group, if there is one."""
+    if not dist.is_initialized():
+        return
+
     timeout = timedelta(seconds=seconds)
+    group: Any = dist.group.WORLD
 
-    for group in groups:
-        if dist.get_backend(group) not in ("nccl", "gloo"):
-            continue
-
-        if hasattr(group, "set_timeout"):  # public since torch 2.13
-            group.set_timeout(timeout)
-        else:
-            distributed_c10d._set_pg_timeout(timeout, group)
+    if hasattr(group, "set_timeout"):  # public since torch 2.13
+        group.set_timeout(timeout)
+    else:
+        distributed_c10d._set_pg_timeout(timeout, group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -57,31 +57,16 @@ def seed_generators(seed: int, devices: Sequence[torch.device] = ()) -> None:
             torch.cuda.manual_seed(seed + number * 500_009)
 
 
-def buffers(model: nn.Module, statistics: Sequence[Tensor] = ()) -> dict[str, Tensor]:
-    """Return copies of the model's buffers, and of `statistics`, by name.
-
-    They may differ between ranks (batch norm).
-    """
-    return {
-        name: value.detach().clone() for name, value in _data_dependent_tensors(model, statistics)
-    }
+def buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return copies of the model's buffers by name: they may differ between ranks (batch norm)."""
+    return {name: value.detach().clone() for name, value in model.named_buffers()}
 
 
 @torch.no_grad()
-def restore_buffers(
-    model: nn.Module, saved: dict[str, Tensor], statistics: Sequence[Tensor] = ()
-) -> None:
+def restore_buffers(model: nn.Module, saved: dict[str, Tensor]) -> None:
     """Write the copies of `buffers` back, in place. KeyError if one is missing."""
-    for name, value in _data_dependent_tensors(model, statistics):
+    for name, value in model.named_buffers():
         value.copy_(saved[name])
-
-
-def _data_dependent_tensors(
-    model: nn.Module, statistics: Sequence[Tensor]
-) -> Iterator[tuple[str, Tensor]]:
-    """Yield tensors that depend on the data without being trained, with names."""
-    yield from model.named_buffers()
-    yield from ((f"statistics {number}", value) for number, value in enumerate(statistics))
 
 
 def fingerprint(weights: dict[str, Tensor]) -> str:

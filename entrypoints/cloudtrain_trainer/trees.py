@@ -59,12 +59,6 @@ def map_tensors(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
     return batch
 
 
-def local_part(tensor: Tensor) -> Tensor:
-    """Return this rank's shard of a sharded tensor; another tensor as it is."""
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local
-
-
 def to_device(
     batch: Any, device: torch.device, image_format: Mapping[str, Any] | None = None
 ) -> Any:

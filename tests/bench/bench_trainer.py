@@ -230,7 +230,6 @@ def with_trainer(steps: int, *, own: bool = False) -> Window:
 
     import torch.distributed as dist
 
-    from cloudtrain_trainer import strategies
     from cloudtrain_trainer.arguments import parse
     from cloudtrain_trainer.checkpoints.store import CheckpointStore
     from cloudtrain_trainer.own_task import complete
@@ -245,13 +244,12 @@ def with_trainer(steps: int, *, own: bool = False) -> Window:
     )
     ranks = Ranks()
     ranks._control = dist.group.WORLD  # the group is there already
-    strategy = strategies.build(ranks, options)
-    task = replace(digits.build_digits(0), model=model, train=digits.Images(*samples()))
+    task = replace(digits.build(0), model=model, train=digits.Images(*samples()))
     if own:
         task = complete(Task(model=model, train=Rows(), loss=loss_of), 0, "bench")
     folder = [tempfile.mkdtemp()]
     dist.broadcast_object_list(folder)
-    made = Loop(task, strategy, options, CheckpointStore(Path(folder[0]), 1, ranks), Stop())
+    made = Loop(task, ranks, options, CheckpointStore(Path(folder[0]), 1, ranks), Stop())
     train_step = made.step.train_step
     begun = (0.0, 0.0)
     number = 0

@@ -8,7 +8,6 @@ import gc
 import json
 import multiprocessing
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,29 +82,20 @@ def make_loop(tmp_path: Path) -> Callable[..., Loop]:
     """Makes a training loop in this process, from a command line; its checkpoints are in the test's
     folder.
     """
-    from cloudtrain_trainer import strategies, tasks
     from cloudtrain_trainer.arguments import parse
     from cloudtrain_trainer.checkpoints.store import CheckpointStore
     from cloudtrain_trainer.ranks import Ranks
     from cloudtrain_trainer.sigterm import Stop
+    from cloudtrain_trainer.tasks import digits
     from cloudtrain_trainer.training.loop import Loop
 
     def make(*argv: str, task: Task | None = None) -> Loop:
         options = parse(list(argv))
-        strategy = strategies.build(Ranks(), options)
-        store = CheckpointStore(tmp_path, options.keep, strategy.ranks)
-        return Loop(task or tasks.build("digits", options.seed), strategy, options, store, Stop())
+        ranks = Ranks()
+        store = CheckpointStore(tmp_path, options.keep, ranks)
+        return Loop(task or digits.build(options.seed), ranks, options, store, Stop())
 
     return make
-
-
-@pytest.fixture(scope="session")
-def short_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with 32 KiB of text, for --task gpt: 460 sequences to train on and 51 to evaluate."""
-    folder = tmp_path_factory.mktemp("text")
-    sources = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    (folder / "text.txt").write_bytes(b"".join(path.read_bytes() for path in sources)[: 32 << 10])
-    return folder
 
 
 @pytest.fixture(scope="module")

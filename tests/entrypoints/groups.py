@@ -22,8 +22,10 @@ from tests.support.waiting import HANG_SECONDS, eventually
 PROGRAM = Path(__file__).with_name("fork_server.py")
 TRAIN = "train:main"
 TRAINER = (
-    *("train", "cloudtrain_trainer.training.loop", "cloudtrain_trainer.training.memory"),
-    *("cloudtrain_trainer.strategies.ddp", "cloudtrain_trainer.tasks.digits"),
+    "train",
+    "cloudtrain_trainer.training.loop",
+    "cloudtrain_trainer.training.memory",
+    "cloudtrain_trainer.own_task",
     "torch._dynamo",
     *(["torch.utils.tensorboard"] if find_spec("tensorboard") else []),
 )

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from cloudtrain_trainer import hardware, strategies
+from cloudtrain_trainer import hardware
 from cloudtrain_trainer.checkpoints.store import CheckpointStore
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.own_task import from_options
@@ -30,7 +30,7 @@ Run = Callable[[int], None]
 def training(ranks: Ranks, task: Task, options: Options, folder: Path | None = None) -> Loop:
     """Return the trainer's loop before its first step. `folder`: of its checkpoints."""
     checkpoints = CheckpointStore(folder or Path(mkdtemp()), 1, ranks)
-    return Loop(task, strategies.build(ranks, options), options, checkpoints, Stop())
+    return Loop(task, ranks, options, checkpoints, Stop())
 
 
 def advance(loop: Loop, steps: int) -> None:

@@ -123,7 +123,7 @@ def losses_agree_in_each_precision(setting: Setting) -> dict[str, Any]:
 def the_memory_probe_covers_a_step(setting: Setting) -> dict[str, Any]:
     """the trial of --probe-memory allocates at least the peak of later steps"""
     loop = _loop(setting, "--amp", "bf16")
-    devices = loop.strategy.devices
+    devices = loop.devices
     hardware.peak_memory(devices)
     if not memory._fits(loop):
         raise Missed("the trial ran out of memory")

@@ -19,7 +19,6 @@ from cloudtrain_trainer import strategies
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.own_task import complete
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies.ddp import DistributedData
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training import step as step_module
 from cloudtrain_trainer.training.step import Step
@@ -34,7 +33,7 @@ def count_ours(batch: int, *flags: str, shape: Shape = GPT2) -> Counts:
     """Count a step of a decoder in bf16 on this many sequences."""
     options = parse([*OWN, "--amp", "bf16", "--clip-norm", "1", *flags, f"--batch-size={batch}"])
     with on_gpus(), fake_tensors():
-        step = Step(task_of(shape), strategies.build(Ranks(), options), options, batch)
+        step = Step(task_of(shape), Ranks(), options, batch)
         return count(step, options.accumulate, batch // options.accumulate, shape.context)
 
 
@@ -45,10 +44,8 @@ def count_rank(size: int, rank: int, flags: str, shape: Shape) -> Counts:
     """
     with fake_group(size, rank), on_gpus():
         options = parse([*OWN, "--strategy", "ddp", *flags.split()])
-        strategy = strategies.build(Ranks(), options)
-        strategy.start()
         assert options.batch_size is not None
-        step = Step(task_of(shape), strategy, options, options.batch_size)
+        step = Step(task_of(shape), Ranks(), options, options.batch_size)
         # DDP makes its buckets anew after its first backward pass.
         return count(step, options.accumulate, 1, shape.context, warm_up=2)
 
@@ -105,8 +102,7 @@ def fake_group(
     with (
         torch.random.fork_rng(devices=[]),
         patch.dict(os.environ, world),
-        patch.object(Ranks, "init_process_group", lambda *_: None),
-        patch.object(DistributedData, "replicated", replicated or SendingBuckets),
+        patch.object(strategies, "DistributedDataParallel", replicated or SendingBuckets),
     ):
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
         try:

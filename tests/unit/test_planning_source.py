@@ -313,6 +313,23 @@ def test_what_a_module_has_or_may_have_is_taken(tmp_path: Path, named: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("args", "field", "example"),
+    [
+        ({"strategy": "fsdp"}, "strategy", "parallelism/fsdp2"),
+        ({"task": "gpt", "epochs": 2}, "task", "language-model"),
+    ],
+)
+def test_what_is_no_longer_part_of_the_trainer_is_a_mistake_at_its_line(
+    tmp_path: Path, args: dict[str, Any], field: str, example: str
+) -> None:
+    (mistake,) = problems(tmp_path, args)
+    assert mistake.startswith(
+        f"args.{field}: the shared trainer says: argument --{field}: {args[field]} is no longer part"
+        f" of the trainer: examples/{example} shows it as a program of its own"
+    )
+
+
+@pytest.mark.parametrize(
     ("named", "mistake"),
     [
         ("net:bild", "args.model: --model: net.py has nothing named bild (did you mean 'build'?)"),

@@ -8,15 +8,15 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from cloudtrain_job import activity
 from cloudtrain_trainer import rules, state
-from cloudtrain_trainer.checkpoints import sharded
-from cloudtrain_trainer.checkpoints.sharded import FrozenWeights
+from cloudtrain_trainer.checkpoints import tensors as checkpoint_tensors
+from cloudtrain_trainer.checkpoints.frozen import FrozenWeights
 from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
 from cloudtrain_trainer.data.stream_batches import StreamBatches
 from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.strategies import sync_buffers
 from cloudtrain_trainer.training.run import TrainingRun
 
 OF_TRAINING = ("batch_size", "optimizer")
@@ -83,23 +83,24 @@ class Checkpointer:
             return
 
         step = run.step
-        tensors = sharded.tensors_of(step.model, step.optimizer, self.frozen.unchanged())
+        left_out = self.frozen.unchanged()
+        tensors = checkpoint_tensors.tensors_of(step.model, step.optimizer, left_out)
         if step.averages is not None:
             tensors |= {f"ema.{name}": value for name, value in step.averages.tensors.items()}
         # A bad checkpoint must not replace a good one.
-        run.check_finite(self._trained_tensors(tensors))
+        optimizer_state = [v for name, v in tensors.items() if name.startswith("optimizer.")]
+        run.check_finite(step.trained + optimizer_state)  # others, such as masks, may be infinite
 
         rank_state: dict[str, Any] = {
-            "generators": state.generator_states(run.strategy.devices),
-            "buffers": state.buffers(step.model, step.task.statistics(step.model)),
+            "generators": state.generator_states(run.devices),
+            "buffers": state.buffers(step.model),
             "loss": step.loss.state(),
             "groups": step.group_numbers.changed(),
         }
         if isinstance(run.batches, StreamBatches):
             rank_state["stream"] = run.batches.state()
         # The weights must not depend on the rank that writes them.
-        run.strategy.sync_buffers(step.model)
-        run.strategy.average_statistics(step.task.statistics(step.model))
+        sync_buffers(step.model, run.ranks)
 
         shared = {
             "run": self._identity(),
@@ -121,14 +122,9 @@ class Checkpointer:
             self._steady(tensors),
         )
         self._best_in_checkpoint = self.best.step
-        state.restore_buffers(step.model, rank_state["buffers"], step.task.statistics(step.model))
+        state.restore_buffers(step.model, rank_state["buffers"])
         self._saved_step = run.position.step
         self._saved_at = time.monotonic()
-
-    def _trained_tensors(self, tensors: dict[str, Tensor]) -> list[Tensor]:
-        """Return tensors that training changes. Others, such as masks, may be infinite."""
-        trained = [p for p in self.run.step.model.parameters() if p.requires_grad]
-        return trained + [v for name, v in tensors.items() if name.startswith("optimizer.")]
 
     def _steady(self, tensors: Collection[str]) -> set[str]:
         """Return the names of tensors that only an update may change, if anything does.
@@ -210,7 +206,7 @@ class Checkpointer:
         val_loss, *counts = shared["best"]
         self.best = Best(math.inf if val_loss is None else val_loss, *counts)
         self._best_in_checkpoint = self.best.step
-        before = shared["layout"]
+        before = {name: x for name, x in shared["layout"].items() if x is not None}
         layout = self._layout()
 
         if rank_state is None or before != layout:
@@ -222,10 +218,8 @@ class Checkpointer:
                 " bit-identical to that of an uninterrupted run"
             )
         else:
-            state.restore_buffers(
-                step.model, rank_state["buffers"], step.task.statistics(step.model)
-            )
-            state.restore_generators(rank_state["generators"], run.strategy.devices)
+            state.restore_buffers(step.model, rank_state["buffers"])
+            state.restore_generators(rank_state["generators"], run.devices)
             step.loss.restore(rank_state["loss"])
             if isinstance(run.batches, StreamBatches) and "stream" in rank_state:
                 run.batches.resume(rank_state["stream"])
@@ -244,19 +238,20 @@ class Checkpointer:
         model = self.run.step.model
         averages = self.run.step.averages
         lines = shared.get("frozen", {})
-        missing = sharded.missing(checkpoint.path, model)
+        saved = self.checkpoints.read_tensors(checkpoint)
+        missing = checkpoint_tensors.missing(saved, model)
         self.frozen.check(missing, lines, checkpoint.folder)
         left_out = [name for name in missing if name in lines]
-        self.checkpoints.load(checkpoint, model, optimizer, left_out)
+        checkpoint_tensors.load(saved, model, optimizer, left_out)
         if averages is not None:
             averages.restart()
-            saved = {f"ema.{name}": value for name, value in averages.tensors.items()}
-            sharded.read_known(checkpoint.path, saved)
+            by_name = {f"ema.{name}": value for name, value in averages.tensors.items()}
+            checkpoint_tensors.copy_known(saved, by_name)
 
     def record_evaluation(self, val_loss: float) -> None:
         """Keep the weights if this evaluation is the best; else count it.
 
-        Each rank writes its shard during training. No later checkpoint is complete before that.
+        They are written during training. No later checkpoint is complete before that.
         """
         run = self.run
         best = self.best
@@ -271,7 +266,9 @@ class Checkpointer:
 
         left_out = self.frozen.unchanged()
         averages = run.step.averages
-        weights = sharded.weights_of(run.step.model) | (averages.tensors if averages else {})
+        weights = checkpoint_tensors.weights_of(run.step.model)
+        if averages is not None:
+            weights |= averages.tensors
         tensors = {
             f"model.{name}": value for name, value in weights.items() if name not in left_out
         }
@@ -293,25 +290,18 @@ class Checkpointer:
             run.ranks.log(f"{self.checkpoints.folder} lacks the best weights, of step {best}")
             return False
         model = self.run.step.model
-        missing = sharded.missing(checkpoint.path, model)
-        self.checkpoints.load(checkpoint, model, None, missing)
+        saved = self.checkpoints.read_tensors(checkpoint)
+        checkpoint_tensors.load(saved, model, None, checkpoint_tensors.missing(saved, model))
         return True
 
     def _layout(self) -> dict[str, Any]:
-        """Return how the model is distributed over the ranks.
+        """Return how ranks use devices: the state of a rank fits only the same layout."""
+        layout: dict[str, Any] = {"strategy": self.run.options.strategy}
+        devices = len(self.run.devices)
+        if devices > 1:
+            layout["devices"] = devices
 
-        The state of a single rank fits only the same layout.
-        """
-        options = self.run.options
-        shard = self.run.strategy.shard_group_size if options.strategy == "hsdp" else None
-        layout = {
-            "strategy": options.strategy,
-            "shard": shard,
-            "tensor": options.tensor,
-            "stages": options.stages,
-        }
-        devices = len(self.run.strategy.devices)
-        return {**layout, "devices": devices} if devices > 1 else layout
+        return layout
 
     def _identity(self) -> dict[str, Any]:
         """Return what a resume must not change: split, order and size of the batches."""
@@ -327,11 +317,12 @@ class Checkpointer:
             identity["data"] = options.data
         if options.optimizer != "adamw":
             identity["optimizer"] = options.optimizer
-        return {**identity, **dict(sorted(options.task_options.items()))}
+
+        return identity
 
 
 def _describe_layout(layout: dict[str, Any]) -> str:
-    sizes = {key: value for key, value in layout.items() if key != "strategy" and value is not None}
+    sizes = {key: value for key, value in layout.items() if key != "strategy"}
     return " ".join(part for part in (layout["strategy"], _flags(sizes)) if part)
 
 

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.trees import local_part
 
-FORMAT = 2
-"""Version of the files and their names; checkpoints of another version are skipped."""
+FORMAT = 3
+"""Version of the files and their names."""
+READ = (2, 3)
+"""Versions that are read, checkpoints of others are skipped. 2: torch.distributed.checkpoint's."""
 
 NODE_LOCAL = ".own"
 """Marks a folder that only its own node needs: the launcher does not copy it to others."""
@@ -77,8 +77,6 @@ class Inspection(NamedTuple):
     """The first problem with the files that this rank verified; empty: valid."""
     ranks: int = 0
     weights: str = ""
-    may_be_on_other_disk: bool = False
-    """True if missing files may be on the disk of another node."""
 
 
 def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
@@ -87,11 +85,9 @@ def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
     The ranks of a node divide the large ones. Never raises: an unreadable manifest or a missing
     file is the `problem`.
     """
-    elsewhere = False
-
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
-        if manifest["format"] != FORMAT:
+        if manifest["format"] not in READ:
             return Inspection(f"manifest.json has format {manifest['format']}, not {FORMAT}")
 
         writers = int(manifest["ranks"])
@@ -102,27 +98,15 @@ def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
         weights = next((name for name in folders if (folder / name).is_dir()), folders[0])
 
         large = sorted(name for name in digests if name.startswith(weights + "/"))
-        names = large[ranks.local_rank :: ranks.local_size]
+        names = [*large[ranks.local_rank :: ranks.local_size], "shared.json"]
+        if writers == ranks.size:
+            names.append(f"rank-{ranks.rank}.pt")
 
-        if manifest["spread"] and writers == ranks.size:
-            # Each rank verifies its shard, even if it sees others.
-            absent = next((name for name in large if not (folder / name).exists()), "")
-            if absent:
-                return Inspection(f"{absent} is missing", may_be_on_other_disk=True)
-
-            names = [
-                name
-                for name in large
-                if name.startswith((f"{weights}/__{ranks.rank}_", f"{weights}/.metadata"))
-            ]
-
-        names += ["shared.json"] + ([f"rank-{ranks.rank}.pt"] if writers == ranks.size else [])
-        elsewhere = bool(manifest["spread"]) and not all((folder / name).exists() for name in names)
         for name in names:
             if digest_of(folder / name) != digests[name]:
                 return Inspection(f"{name} does not have the checksum of the manifest")
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        return Inspection(f"{type(error).__name__}: {error}", may_be_on_other_disk=elsewhere)
+        return Inspection(f"{type(error).__name__}: {error}")
 
     return Inspection("", writers, weights)
 
@@ -274,14 +258,13 @@ class HostCopies:
         self.wait()
 
         with torch.no_grad():
-            locals_ = {name: local_part(value.detach()) for name, value in tensors.items()}
-            copies = {name: self._place_for(name, value) for name, value in locals_.items()}
+            copies = {name: self._place_for(name, value) for name, value in tensors.items()}
             pieces: list[tuple[Tensor, Tensor]] = []
 
-            for name, value in locals_.items():
+            for name, value in tensors.items():
                 if value.device.type in STAGED:
                     source = value if name in steady else value.clone()
-                    pieces += _pieces(source, copies[name])
+                    pieces += _pieces(source.detach(), copies[name])
                 else:
                     copies[name].copy_(value)
 
@@ -289,7 +272,7 @@ class HostCopies:
             self._prepare({source.device for source, _ in pieces})
             self._copying = self._thread.submit(self._copy_pieces, pieces)
 
-        return {name: _like(tensors[name], copy) for name, copy in copies.items()}
+        return copies
 
     def wait(self) -> None:
         """Wait until the copies are complete. Raises the error of the thread."""
@@ -362,13 +345,3 @@ def _parts(tensor: Tensor) -> Sequence[Tensor]:
     """Return the bytes of a tensor without gaps, in the order of its memory."""
     values = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
     return torch.split(values, BUFFER_BYTES) if len(values) else ()
-
-
-def _like(value: Tensor, copy: Tensor) -> Tensor:
-    """Return the copy of a shard as a shard of the same tensor, in host memory.
-
-    `DTensor.from_local` would move it back to the GPU.
-    """
-    if not isinstance(value, DTensor):
-        return copy
-    return DTensor(copy, value._spec, requires_grad=False)  # type: ignore[no-untyped-call]

@@ -3,14 +3,12 @@
     step-00000120/  manifest.json   step, epoch, run, number of ranks, SHA-256 of every file
                     shared.json     state that is equal on all ranks
                     rank-0.pt …     state of each rank
-                    weights-0/      weights and optimizer state (sharded.py), written by rank 0 and the ranks after it
+                    weights-0/      weights and optimizer state (tensors.py), written by rank 0
     best-00000100/  the same, with the weights of the best evaluation alone
 
 A thread writes a copy while training continues: all ranks write into `step-00000120.partial/`, and
-after a barrier one rename makes the checkpoint visible. A disk without rank 0's files
-belongs to another node. If the ranks of a node hold a complete model, they write it to their
-disk. Otherwise each disk gets the shards of its ranks, and a resume needs all of them: `cloudtrain
-rerun` copies them to every node.
+after a barrier one rename makes the checkpoint visible. A disk without rank 0's files belongs to
+another node: the first rank of each disk writes the weights to it.
 """
 
 from __future__ import annotations
@@ -26,16 +24,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cloudtrain_job import to_json
-from cloudtrain_trainer.checkpoints import sharded
+from cloudtrain_trainer.checkpoints import tensors as checkpoint_tensors
 from cloudtrain_trainer.checkpoints.files import (
     FORMAT,
     NODE_LOCAL,
     HostCopies,
     Inspection,
-    digest_of,
     inspect_checkpoint,
     prune,
     prune_best,
@@ -46,7 +43,6 @@ from cloudtrain_trainer.checkpoints.files import (
     write_text,
 )  # fmt: skip
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.rules import Refused
 
 
 class FoundCheckpoint(NamedTuple):
@@ -78,9 +74,8 @@ class SavedCheckpoint(NamedTuple):
 class CheckpointStore:
     """The checkpoints of one run in a folder. All ranks call each method together.
 
-    `shard_group_size`: number of consecutive ranks that hold one complete model. `on_saved`: called
-    after each save. `run`: the run's id, which stays the same when its platform restarts it; empty:
-    unknown. `writes`: false for a run that only reads, while another may write.
+    `on_saved`: called after each save. `run`: the run's id, which stays the same when its platform
+    restarts it; empty: unknown. `writes`: false for a run that only reads, while another may write.
     """
 
     def __init__(
@@ -88,7 +83,6 @@ class CheckpointStore:
         folder: Path,
         keep: int,
         ranks: Ranks,
-        shard_group_size: int = 1,
         on_saved: Callable[[SavedCheckpoint], None] = lambda saved: None,  # noqa: ARG005
         run: str = "",
         writes: bool = True,
@@ -108,19 +102,9 @@ class CheckpointStore:
 
         disks = self._first_rank_per_disk()
         self.leads_disk = ranks.rank in disks
-        self.split_across_disks = len(disks) > 1 and any(
-            first % shard_group_size for first in [*disks, ranks.size]
-        )
-        """True if a complete model is on several disks."""
-
-        bounds = [0, ranks.size] if self.split_across_disks else [*disks, ranks.size]
-        members = [list(range(a, b)) for a, b in zip(bounds, bounds[1:])]  # noqa: B905, RUF007
-        self.first = max(m[0] for m in members if m[0] <= ranks.rank)
-        self.writes_weights = ranks.rank - self.first < shard_group_size
-        """True if this rank writes its shard; other ranks hold copies of it."""
-
-        self._all = ranks.new_gloo_group([list(range(ranks.size))])
-        self._writers = self._all if len(members) == 1 else ranks.new_gloo_group(members)
+        """True if this rank writes the weights to its disk."""
+        self._disks = len(disks)
+        self._group = ranks.new_gloo_group()
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._last: Future[None] | None = None
         self.copies = HostCopies()
@@ -146,7 +130,7 @@ class CheckpointStore:
         if self._saving is not None:
             self._saving.result()  # it reads the copies to overwrite
         self.check()
-        copied = self.copies.copy(tensors, steady) if self.writes_weights else {}
+        copied = self.copies.copy(tensors, steady) if self.leads_disk else {}
         stall = time.monotonic() - started
 
         def write() -> None:
@@ -172,7 +156,7 @@ class CheckpointStore:
         """
         if self._saving_best is not None:
             self._saving_best.result()  # it reads the copies to overwrite
-        copied = self.best_copies.copy(tensors, steady) if self.writes_weights else {}
+        copied = self.best_copies.copy(tensors, steady) if self.leads_disk else {}
 
         def write() -> None:
             self.best_copies.wait()
@@ -214,27 +198,17 @@ class CheckpointStore:
     def find_newest(self) -> FoundCheckpoint | None:
         """Return the newest checkpoint that is complete on every rank, or None.
 
-        Skip incomplete ones with a warning. Raise `Refused` if its parts are on the disks of
-        different nodes.
+        Skip incomplete ones with a warning.
         """
-        on_other_disks = ""
         for step in self.ranks.all_gather(steps_in(self.folder))[0]:
             folder = self.folder / f"step-{step:08d}"
             inspections, problems = self._inspect(folder)
             if not problems:
                 mine = inspections[self.ranks.rank]
                 return FoundCheckpoint(folder, step, mine.ranks, mine.weights)
-            if any(inspection.may_be_on_other_disk for inspection in inspections):
-                on_other_disks = on_other_disks or problems[0]
             if self.ranks.rank == 0:
                 message = f"warning: checkpoint {folder} is not complete ({problems[0]}): skipped"
                 print(message, file=sys.stderr, flush=True)
-        if on_other_disks:
-            raise Refused(
-                f"the checkpoints in {self.folder} are split over the disks of the nodes"
-                f" ({on_other_disks}): start the job again with cloudtrain rerun, which copies all"
-                " parts to every node, or use a shared disk"
-            )
         return None
 
     def find_best(self, step: int) -> FoundCheckpoint | None:
@@ -265,19 +239,9 @@ class CheckpointStore:
         name = f"rank-{self.ranks.rank}.pt"
         return shared, torch.load(checkpoint.folder / name, map_location="cpu", weights_only=True)
 
-    def load(
-        self,
-        checkpoint: FoundCheckpoint,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer | None,
-        left_out: Collection[str] = (),
-    ) -> None:
-        """Load weights and optimizer state, in place. `optimizer`: None leaves its state out.
-
-        `left_out`: names of weights to keep. CheckpointException if another tensor is missing or
-        has another shape.
-        """
-        sharded.read(checkpoint.path, model, optimizer, left_out)
+    def read_tensors(self, checkpoint: FoundCheckpoint) -> dict[str, Tensor]:
+        """Return weights and optimizer state by name, in host memory or on disk."""
+        return checkpoint_tensors.read(checkpoint.path)
 
     def set_aside(self) -> None:
         """Move earlier checkpoints into a folder that resuming ignores.
@@ -304,42 +268,34 @@ class CheckpointStore:
         The main thread's collectives continue meanwhile.
         """
         partial = final.with_name(final.name + ".partial")
-        weights = partial / f"weights-{self.first}"
+        written: dict[str, str] = {}
+
         if self.leads_disk:
-            weights.mkdir(parents=True)
-            if self._writers is not self._all:
-                (weights / NODE_LOCAL).touch()  # each disk has a complete model
+            partial.mkdir(parents=True)
         self._wait()
-        sharded.write(weights, tensors, self._writers)
-
-        mine = f"__{self.ranks.rank - self.first}_*.distcp"
-        names = [*weights.glob(mine)] + (
-            [weights / ".metadata"] if self.ranks.rank == self.first else []
-        )
-        written = {f"{weights.name}/{path.name}": digest_of(path) for path in names}
-
-        written[f"rank-{self.ranks.rank}.pt"] = write_tensors(
-            partial / f"rank-{self.ranks.rank}.pt", rank_state
-        )
-        index = (
-            (weights / ".metadata").read_bytes()
-            if self.split_across_disks and self.ranks.rank == 0
-            else b""
-        )
-
-        by_rank = self.ranks.all_gather((written, index), self._all)
         if self.leads_disk:
-            if self.split_across_disks and self.ranks.rank != 0:
-                (weights / ".metadata").write_bytes(by_rank[0][1])
-            files = {name: digest for part, _ in by_rank for name, digest in part.items()}
-            manifest = {"format": FORMAT, "run": self.run, "step": step, "epoch": epoch}
-            manifest |= {"ranks": self.ranks.size, "spread": self.split_across_disks}
+            written |= self._write_weights(partial, tensors)
+
+        name = f"rank-{self.ranks.rank}.pt"
+        written[name] = write_tensors(partial / name, rank_state)
+
+        by_rank = self.ranks.all_gather(written, self._group)
+        if self.leads_disk:
+            files = {name: digest for part in by_rank for name, digest in part.items()}
             text = to_json(shared, indent=1)
             write_text(partial / "shared.json", text)
             files["shared.json"] = hashlib.sha256(text.encode()).hexdigest()
-            write_text(partial / "manifest.json", to_json({**manifest, "files": files}, indent=1))
-            sync_folder(weights)
+            manifest = {
+                "format": FORMAT,
+                "run": self.run,
+                "step": step,
+                "epoch": epoch,
+                "ranks": self.ranks.size,
+                "files": files,
+            }
+            write_text(partial / "manifest.json", to_json(manifest, indent=1))
             sync_folder(partial)
+
         self._wait()
         if self.leads_disk:
             shutil.rmtree(final, ignore_errors=True)  # an incomplete one of this step
@@ -347,8 +303,19 @@ class CheckpointStore:
             sync_folder(self.folder)
         self._wait()
 
+    def _write_weights(self, partial: Path, tensors: dict[str, Tensor]) -> dict[str, str]:
+        """Write weights and optimizer state to this rank's disk; return digests by name."""
+        folder = partial / f"weights-{self.ranks.rank}"
+        folder.mkdir()
+        if self._disks > 1:
+            (folder / NODE_LOCAL).touch()
+        digest = write_tensors(folder / checkpoint_tensors.FILE, tensors)
+        sync_folder(folder)
+
+        return {f"{folder.name}/{checkpoint_tensors.FILE}": digest}
+
     def _wait(self) -> None:
-        self.ranks.all_gather(None, self._all)
+        self.ranks.all_gather(None, self._group)
 
     def _first_rank_per_disk(self) -> list[int]:
         """Return the first rank on each disk.

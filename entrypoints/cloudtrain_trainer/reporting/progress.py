@@ -30,7 +30,7 @@ class ProgressReporter:
         mine = (
             total - self._loss[0],
             samples - self._loss[1],
-            hardware.peak_memory(run.strategy.devices),
+            hardware.peak_memory(run.devices),
         )
         self._loss = total, samples
         by_rank = run.ranks.all_gather(mine)
@@ -77,7 +77,7 @@ class ProgressReporter:
 
         peak = hardware.peak_flops(hardware.device_name(device), self.run.step.amp)
         if peak and task.flops:
-            devices = self.run.ranks.size * len(self.run.strategy.devices)
+            devices = self.run.ranks.size * len(self.run.devices)
             values["mfu"] = round(rate * task.flops / (peak * devices), 4)
 
         return values

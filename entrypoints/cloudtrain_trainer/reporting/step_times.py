@@ -13,11 +13,11 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cloudtrain_job import StepTimer
 from cloudtrain_launcher.events import StepTimes
-from cloudtrain_trainer.strategies import Step
 
 STRIDE = 7
 """One step of this many is measured: the number of loader processes rarely divides it."""
@@ -30,20 +30,13 @@ MAX_PENDING = 64
 
 
 class StepClock(StepTimer):
-    """Seconds of this rank by phase since the last report.
-
-    `timeline`: of a GPU. `is_waiting_known`: false if waits for messages are a part of the compute,
-    as in most strategies with several ranks.
-    """
+    """Seconds of this rank by phase since the last report. `timeline`: of a GPU."""
 
     PHASES = ("data", "compute", "communication", "optimizer", "saving", "evaluation", "other")
 
-    def __init__(
-        self, timeline: TimeLine | None = None, is_waiting_known: bool = True, **times: Any
-    ) -> None:
+    def __init__(self, timeline: TimeLine | None = None, **times: Any) -> None:
         super().__init__(**times)
         self._timeline = timeline
-        self._is_waiting_known = is_waiting_known
         self.start()
 
     def enter(self, phase: str) -> str:
@@ -75,15 +68,11 @@ class StepClock(StepTimer):
             self._timeline.end_step()
 
     def split(self) -> dict[str, float]:
-        """Return the seconds by phase since the last report, without communication if unknown."""
+        """Return the seconds by phase since the last report."""
         if self._timeline is not None:
             self._timeline.spread(self._seconds, self.steps)
 
-        seconds = super().split()
-        if not self._is_waiting_known:
-            seconds["other"] += seconds.pop("communication")
-
-        return seconds
+        return super().split()
 
     def event(self, step: int, batch_size: int) -> StepTimes:
         """Return the event of the time since the last report.
@@ -97,24 +86,14 @@ class StepClock(StepTimer):
         return times.replace(**fields)
 
 
-def step_clock(step: Step) -> StepClock:
-    """Return the clock of a rank's steps for its device and strategy."""
-    strategy = step.strategy
-    ranks = strategy.ranks
-    wrapped = step.wrapped
-    on_gpu = step.device.type == "cuda"
-    is_ddp = isinstance(wrapped, DistributedDataParallel) and not strategy.communicates_in_forward
-    clock = StepClock(
-        TimeLine() if on_gpu else None,
-        is_ddp or ranks.size == 1,
-        **({"run_delay": lambda: None} if on_gpu else {}),
-    )
+def step_clock(device: torch.device, wrapped: nn.Module) -> StepClock:
+    """Return the clock of a rank's steps. `wrapped`: the module that training calls."""
+    clock = StepClock()
+    if device.type == "cuda":
+        clock = StepClock(TimeLine(), run_delay=lambda: None)
 
-    if is_ddp:
+    if isinstance(wrapped, DistributedDataParallel):
         clock.watch(wrapped)
-    elif ranks.size > 1:
-        trained = [p for p in step.model.parameters() if p.requires_grad]
-        clock.message_bytes = sum(p.numel() * p.element_size() for p in trained)
 
     return clock
 

@@ -1,29 +1,12 @@
-"""Tasks: model, data and loss.
-
-A new task is a function `(seed, **options) -> Task` in a file here, with an entry in BUILDERS, and
-its capabilities and options in TASKS and OPTIONS of rules.py.
-"""
+"""Tasks: model, data and loss."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from cloudtrain_trainer.rules import Capabilities
-
-if TYPE_CHECKING:  # the command line imports rules.py, without torch
-    from torch import Tensor, nn
-
-
-BUILDERS = {
-    "digits": "digits:build_digits",
-    "mnist": "digits:build_mnist",
-    "keras-mnist": "keras_mnist:build",
-    "gpt": "gpt:build",
-}
-"""Values of `--task`, and their functions here as module:function."""
+from torch import Tensor, nn
 
 
 class Draw(NamedTuple):
@@ -51,8 +34,8 @@ class Data(Protocol):
         ...
 
 
-def call(model: nn.Module, inputs: Any, training: bool) -> Any:  # noqa: ARG001
-    """Return the outputs (batch, ...) of a model that follows torch's `train()` and `eval()`."""
+def call(model: nn.Module, inputs: Any) -> Any:
+    """Return the outputs (batch, ...) of a model."""
     return model(inputs)
 
 
@@ -70,8 +53,7 @@ def default_loss(outputs: Any, targets: Any) -> Tensor:
 class Task:
     """Model, data and loss. A user's task needs a model and training data.
 
-    The loop needs all fields of the built-in tasks; own_task.py completes a user's task. Numbers
-    are defaults that the command line may override.
+    own_task.py completes it. Numbers are defaults that the command line may override.
     """
 
     model: Callable[[], nn.Module]
@@ -135,50 +117,12 @@ class Task:
     """Inputs -> inputs of the model, on the device; for example uint8 images to floats."""
     compiles: bool = True
     """True if `--compile auto` may compile the model."""
-    call: Callable[[nn.Module, Any, bool], Any] = call
-    """(model, inputs, training) -> outputs."""
-    statistics: Callable[[nn.Module], Sequence[Tensor]] = lambda model: ()  # noqa: ARG005
-    """Tensors that depend on the data, other than buffers; they are averaged over ranks."""
+    call: Callable[[nn.Module, Any], Any] = call
+    """(model, inputs) -> outputs."""
     layers: Callable[[nn.Module], Sequence[nn.Module]] | None = None
-    """The modules that FSDP shards one by one, in order; None: the repeated blocks.
-
-    See partition.py.
-    """
-    tensor_plan: Callable[[nn.Module], Mapping[str, Any]] | None = None
-    """The `ParallelStyle` of each named module; None: no tensor parallelism."""
-    tensor_limit: int = 0
-    """The number of tensor-parallel ranks must divide this, for example the number of heads."""
-    stages: Callable[[nn.Module, int], Sequence[nn.Module]] | None = None
-    """(model, count) -> modules that together do the same as the model, one after the other.
-
-    Each takes and returns one tensor. Their parameters keep their names, so that checkpoints do not
-    depend on stages. None: the model cannot be split.
-    """
-    max_stages: int = 1
-    """Maximum number of stages."""
+    """The modules that `--recompute` computes twice; None: the repeated blocks (recompute.py)."""
     measures: Callable[[Any, Any], Mapping[str, Tensor]] | None = None
     """(outputs, targets) -> per metric the sum over the samples, shape ().
 
     None: `correct` as accuracy.
     """
-
-
-def build(name: str, seed: int, **options: Any) -> Task:
-    """Return a built-in task by name. `seed`: of the data split and noise.
-
-    `options`: of this task (rules.py). Raise `Refused` if its data or a package is missing.
-    KeyError for an unknown name.
-    """
-    module, _, function = BUILDERS[name].partition(":")
-    task: Task = getattr(import_module(f"{__name__}.{module}"), function)(seed, **options)
-    return task
-
-
-def capabilities(task: Task) -> Capabilities:
-    """Return the capabilities of a task; rules.py has the built-in tasks only.
-
-    `fsdp` is always true.
-    """
-    tensor_limit = task.tensor_limit if task.tensor_plan is not None else 0
-    max_stages = task.max_stages if task.stages is not None else 1
-    return Capabilities(task.batch_size, tensor_limit, max_stages)

@@ -1,4 +1,4 @@
-"""The training loop, which is the same for every task and strategy."""
+"""The training loop, which is the same for every task, alone and on many ranks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from cloudtrain_trainer.checkpoints.store import CheckpointStore
 from cloudtrain_trainer.data.batches import MAX_EVALUATION_BATCH
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.options import Options
-from cloudtrain_trainer.ranks import CollectiveFlags
-from cloudtrain_trainer.reporting.metrics import LossMean, Meter, Trackers, evaluate
+from cloudtrain_trainer.ranks import CollectiveFlags, Ranks
+from cloudtrain_trainer.reporting.metrics import LossMean, Meter
 from cloudtrain_trainer.reporting.progress import ProgressReporter, schedule
+from cloudtrain_trainer.reporting.trackers import Trackers
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
-from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.tasks import Task
+from cloudtrain_trainer.training.evaluation import evaluate
 from cloudtrain_trainer.training.run import Position, TrainingRun
 
 
@@ -38,12 +39,12 @@ class Flags(NamedTuple):
 
 
 class Loop(TrainingRun):
-    """Trains one task under one strategy, from the newest checkpoint or from the start."""
+    """Trains one task, from the newest checkpoint or from the start."""
 
     def __init__(
         self,
         task: Task,
-        strategy: Strategy,
+        ranks: Ranks,
         options: Options,
         checkpoints: CheckpointStore,
         stop: Stop,
@@ -53,7 +54,7 @@ class Loop(TrainingRun):
             flag = "--eval-only" if options.eval_only else "--patience"
             raise Refused(f"{flag} needs validation data, which this task does not have")
 
-        super().__init__(task, strategy, options, stop, trackers)
+        super().__init__(task, ranks, options, stop, trackers)
         self.flags = CollectiveFlags(self.ranks)
         self.checkpointer = Checkpointer(self, checkpoints)
         self.progress = ProgressReporter(self)
@@ -257,8 +258,7 @@ class Loop(TrainingRun):
 
     def _evaluate(self) -> dict[str, float] | None:
         """Return an evaluation; None at a stop."""
-        micro_batch = max(1, self.micro_batch // self.strategy.n_microbatches)
-        batch_size = min(MAX_EVALUATION_BATCH, micro_batch)
+        batch_size = min(MAX_EVALUATION_BATCH, self.micro_batch)
         averages = self.step.averages
         with averages.in_model() if averages is not None else nullcontext():
             return evaluate(self.step, batch_size, self.workers, self._stop_in_evaluation)

@@ -16,7 +16,7 @@ import torch
 
 from cloudtrain_job import emit_event
 from cloudtrain_launcher.events import Memory
-from cloudtrain_trainer import hardware, state
+from cloudtrain_trainer import state
 from cloudtrain_trainer.data.streams import first_batch
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.training.optimizers import NUMBERS_PER_PARAMETER
@@ -106,15 +106,6 @@ def fit_micro_batch(run: TrainingRun, cache: MicroBatchCache) -> None:
     if probe == "no" or run.options.eval_only or (probe == "auto" and device.type != "cuda"):
         return
 
-    if run.strategy.communicates_in_forward:
-        if probe == "yes":
-            run.ranks.log(
-                f"--probe-memory: --strategy {run.options.strategy} can only be tried by its first"
-                " step"
-            )
-
-        return
-
     refused = []
     while run.ranks.all_reduce_max(not _fits(run))()[0]:
         refused.append(run.micro_batch)
@@ -140,9 +131,8 @@ def _fits(run: TrainingRun) -> bool:
     Model and generators are restored.
     """
     step = run.step
-    devices = run.strategy.devices
-    generators = state.generator_states(devices)
-    buffers = state.buffers(step.model, step.task.statistics(step.model))
+    generators = state.generator_states(run.devices)
+    buffers = state.buffers(step.model)
     sums = step.loss.state()
     step.wrapped.train()
 
@@ -155,8 +145,8 @@ def _fits(run: TrainingRun) -> bool:
         return False  # the error's frames hold tensors, which are freed here
     finally:
         step.optimizer.zero_grad(set_to_none=True)
-        state.restore_generators(generators, devices)
-        state.restore_buffers(step.model, buffers, step.task.statistics(step.model))
+        state.restore_generators(generators, run.devices)
+        state.restore_buffers(step.model, buffers)
         step.loss.restore(sums)
         if run.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -164,14 +154,13 @@ def _fits(run: TrainingRun) -> bool:
 
 def _try(run: TrainingRun) -> None:
     step = run.step
-    inputs, targets = step.to_device(*first_batch(run.task.train, run.micro_batch))
+    inputs, targets = first_batch(run.task.train, run.micro_batch)
     # The optimizer's first step allocates its state; of a user's it is not known.
     copies = 0 if step.optimizer.state else NUMBERS_PER_PARAMETER.get(step.options.optimizer, 2)
     trained = [p for p in step.model.parameters() if p.requires_grad]
     moments = [torch.empty_like(p) for p in trained for _ in range(copies)]
     reserve = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=run.device)
-    with hardware.run_eagerly():  # a graph for each size that is tried would cost minutes
-        run.strategy.forward_backward_alone(step, inputs, targets)
+    step.forward_backward_alone(inputs, targets)
     if run.device.type == "cuda":
         torch.cuda.synchronize()
 

@@ -1,4 +1,4 @@
-"""The optimizer of a run, its groups of parameters, their gradients, and their averages.
+"""The optimizer of a run, its groups of parameters, and the averages of the weights.
 
 Source of `--ema`: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992.
 """
@@ -6,87 +6,15 @@ Source of `--ema`: Polyak and Juditsky, "Acceleration of Stochastic Approximatio
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 
 from cloudtrain_trainer.factories import Factory, describe
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.strategies import Strategy
-from cloudtrain_trainer.trees import local_part
-
-
-class Gradients:
-    """The gradients of the parameters that are trained, in groups that are sharded alike."""
-
-    def __init__(self, parameters: list[Tensor], strategy: Strategy) -> None:
-        self._groups = grouped(parameters, sharding)
-        self._strategy = strategy
-        self._device = strategy.ranks.device
-
-    def _by_sharding(self) -> list[list[Tensor]]:
-        """Return the gradients, in lists that are sharded alike."""
-        gradients = [[p.grad for p in group if p.grad is not None] for group in self._groups]
-        return [grads for grads in gradients if grads]
-
-    def clip(self, max_norm: float) -> Tensor:
-        """Scale them down to `max_norm`, in place; return the norm before, as `norm`.
-
-        Called by all ranks.
-        """
-        norm = self.norm()
-        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-        for grads in self._by_sharding():
-            local = [local_part(grad) for grad in grads]
-            torch._foreach_mul_(local, factor.to(local[0].device))
-
-        return norm
-
-    def norm(self) -> Tensor:
-        """Return the norm of all ranks' gradients, each parameter counted once.
-
-        It is a tensor of shape () on the device. Called by all ranks.
-        """
-        norms = [_norm(grads).to(self._device) for grads in self._by_sharding()]
-        if len(norms) > 1:
-            norms = [torch.linalg.vector_norm(torch.stack(norms))]
-
-        return self._strategy.total_norm(
-            norms[0] if norms else torch.zeros((), device=self._device)
-        )
-
-
-def _norm(grads: list[Tensor]) -> Tensor:
-    """Return the norm of gradients that are sharded alike, over all shards: shape ()."""
-    if hasattr(grads[0], "full_tensor"):
-        whole: Tensor = torch.nn.utils.get_total_norm(grads).full_tensor()  # type: ignore[attr-defined]
-        return whole
-
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
-    return norm
-
-
-def grouped(parameters: list[Tensor], key: Callable[[Tensor], Hashable]) -> list[list[Tensor]]:
-    """Return groups of parameters with the same key, in their order."""
-    groups: dict[Hashable, list[Tensor]] = {}
-    for parameter in parameters:
-        groups.setdefault(key(parameter), []).append(parameter)
-
-    return list(groups.values())
-
-
-def sharding(parameter: Tensor) -> Hashable:
-    """Return how and where a parameter is sharded: kernels and norms take equal ones only."""
-    return (
-        getattr(parameter, "device_mesh", None),
-        getattr(parameter, "placements", None),
-        parameter.device,
-    )
-
 
 BETAS = 0.9, 0.999
 """Decay rates of AdamW's means of gradients and of their squares."""
@@ -94,6 +22,12 @@ MOMENTUM = 0.9
 """Momentum of SGD."""
 NUMBERS_PER_PARAMETER = {"adamw": 2, "sgd": 1}
 """State of an optimizer."""
+
+
+def gradient_norm(parameters: Sequence[Tensor]) -> Tensor:
+    """Return the norm of all gradients, a tensor of shape () on their device."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    return torch.nn.utils.get_total_norm(gradients, foreach=True)
 
 
 def build(
@@ -121,27 +55,26 @@ def build(
 
 
 def _groups(parameters: list[Tensor], weight_decay: float) -> list[dict[str, Any]]:
-    """Return groups of parameters that are sharded and decay alike, for a fused kernel each."""
+    """Return groups of parameters that decay alike, in the order of their first parameters.
+
+    Biases and norms have one dimension and do not decay.
+    """
+    groups: dict[bool, list[Tensor]] = {}
+    for parameter in parameters:
+        groups.setdefault(parameter.dim() >= 2, []).append(parameter)
+
     return [
-        {"params": group, "weight_decay": weight_decay if _is_matrix(group[0]) else 0.0}
-        for group in grouped(parameters, lambda p: (sharding(p), _is_matrix(p)))
+        {"params": group, "weight_decay": weight_decay if decays else 0.0}
+        for decays, group in groups.items()
     ]
 
 
-def _is_matrix(parameter: Tensor) -> bool:
-    """Return True if a parameter decays. Biases and norms have one dimension and do not."""
-    return parameter.dim() >= 2
-
-
 def _sgd(groups: list[dict[str, Any]], lr: float, fused: bool) -> torch.optim.Optimizer:
-    """Return SGD with plain momentum. torch 2.13 lacks a fused kernel of it for shards.
+    """Return SGD with plain momentum.
 
     The momentum exists from the start: a fused first step that is skipped would leave it
     uninitialised.
     """
-    fused = fused and not any(
-        hasattr(parameter, "to_local") for group in groups for parameter in group["params"]
-    )
     optimizer = torch.optim.SGD(groups, lr=lr, momentum=MOMENTUM, fused=fused)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -180,7 +113,7 @@ class GroupNumbers:
             if any(changed):
                 raise Refused(
                     f"the optimizer of the checkpoint has {len(changed)} groups with numbers of"
-                    f" their own, this one {len(self._groups)}: resume with the same strategy, or"
+                    f" their own, this one {len(self._groups)}: resume with the same optimizer, or"
                     " start from scratch with --no-resume"
                 )
 
@@ -239,13 +172,12 @@ def _from_factory(
 
 
 class AveragedWeights:
-    """The average of each trained weight, of this rank's shard.
+    """The average of each trained weight.
 
     Buffers, such as batch norm's statistics, are not averaged: they follow the training.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self._model = model
         self._decay = decay
         self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.tensors: dict[str, Tensor] = {
@@ -264,42 +196,30 @@ class AveragedWeights:
 
         The first steps weigh more, so that the average forgets the initial weights.
         """
-        averages = [local_part(average) for average in self.tensors.values()]
+        averages = list(self.tensors.values())
         weights = [
-            local_part(weight).to(average.dtype)
+            weight.to(average.dtype)
             for weight, average in zip(self._trained.values(), averages, strict=True)
         ]
 
-        torch._foreach_lerp_(
-            averages,
-            weights,
-            1 - min(self._decay, (1 + step) / (10 + step)),
-        )
+        torch._foreach_lerp_(averages, weights, 1 - min(self._decay, (1 + step) / (10 + step)))
 
     @contextmanager
     def in_model(self) -> Iterator[None]:
         """Give the model the averages for an evaluation, then its weights back."""
-        weights = {name: local_part(p.detach()).clone() for name, p in self._trained.items()}
+        weights = {name: p.detach().clone() for name, p in self._trained.items()}
         self.use()
 
         try:
             yield
         finally:
-            self._free_gathered()
             self._copy(weights, self._trained)
 
     def use(self) -> None:
         """Give the model the averages."""
-        self._free_gathered()
         self._copy(self.tensors, self._trained)
 
     @torch.no_grad()
     def _copy(self, sources: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> None:
         for name, source in sources.items():
-            local_part(targets[name]).copy_(local_part(source))
-
-    def _free_gathered(self) -> None:
-        """Make FSDP gather weights again, where it keeps them from one pass to the next."""
-        for module in self._model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
+            targets[name].copy_(source)

@@ -9,18 +9,25 @@ from typing import Any, NamedTuple, NoReturn
 from torch import Tensor
 
 from cloudtrain_launcher.host import available_cores
-from cloudtrain_trainer import finite, state
+from cloudtrain_trainer import finite, state, strategies
 from cloudtrain_trainer.data.batches import Batches, gains_from_processes, loader_processes
 from cloudtrain_trainer.data.stream_batches import StreamBatches
 from cloudtrain_trainer.data.streams import Stream
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.options import Options
-from cloudtrain_trainer.reporting.metrics import Meter, Trackers
+from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.reporting.metrics import Meter
+from cloudtrain_trainer.reporting.trackers import Trackers
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
-from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training.step import Step
+
+OOM_HINT = (
+    "use larger machines, --recompute blocks, or a program that shares the model out over ranks"
+    " (examples/parallelism/fsdp2)"
+)
+"""Hint if even the smallest micro-batch does not fit into memory."""
 
 
 class Position(NamedTuple):
@@ -35,26 +42,27 @@ class Position(NamedTuple):
 
 
 class TrainingRun:
-    """One task under one strategy: its step, its batches, and how far it has come."""
+    """One task: its step, its batches, and how far it has come."""
 
     def __init__(
         self,
         task: Task,
-        strategy: Strategy,
+        ranks: Ranks,
         options: Options,
         stop: Stop,
         trackers: Trackers | None = None,
     ) -> None:
         self.task = task
-        self.strategy = strategy
+        self.ranks = ranks
+        self.device = ranks.device
+        self.devices = strategies.devices(options.strategy, ranks.device)
+        """The devices that this rank computes on; the first is `device`."""
         self.options = options
         self.stop = stop
-        self.ranks = strategy.ranks
-        self.device = strategy.ranks.device
         self.trackers = trackers
 
         batch_size = options.batch_size or task.batch_size
-        self.step = Step(task, strategy, options, batch_size)
+        self.step = Step(task, ranks, options, batch_size)
         self.workers = self._loader_processes()
         self.batches = self._make_batches()
 
@@ -70,41 +78,37 @@ class TrainingRun:
     @property
     def micro_batch(self) -> int:
         """Samples of the largest micro-batch, per rank and accumulation step."""
-        return math.ceil(
-            self.batches.batch_size / (self.strategy.data_ranks * self.step.accumulation_steps)
-        )
+        parts = self.ranks.size * self.step.accumulation_steps
+        return math.ceil(self.batches.batch_size / parts)
 
     def split_to_fit(self, micro_batch: int) -> None:
         """Increase the accumulation steps until micro-batches have at most this many samples.
 
         The batch stays the same. Raise `Refused` if it cannot be split into such small parts.
         """
-        samples = self.batches.batch_size / self.strategy.data_ranks
-        n_microbatches = self.strategy.n_microbatches
+        samples = self.batches.batch_size / self.ranks.size
 
         for count in range(self.step.accumulation_steps + 1, int(samples) + 1):
-            divides = n_microbatches == 1 or samples % (count * n_microbatches) == 0
-            if math.ceil(samples / count) <= micro_batch and divides:
+            if math.ceil(samples / count) <= micro_batch:
                 self.step.accumulation_steps = count
                 self.batches = self._make_batches()
                 return
 
         raise Refused(
             f"micro-batches of {self.micro_batch} samples per rank do not fit into memory, and a"
-            f" batch of {self.batches.batch_size} cannot be split further here:"
-            f" {self.strategy.oom_hint}"
+            f" batch of {self.batches.batch_size} cannot be split further here: {OOM_HINT}"
         )
 
     def describe_batch(self) -> str:
         """Return the size of the batch, in total and per rank, in one line."""
-        parts = self.strategy.data_ranks
-        passes = self.step.accumulation_steps * self.strategy.n_microbatches
+        passes = self.step.accumulation_steps
         batch = self.batches.batch_size
-        line = f"batch: {batch} {self.task.unit} per step over all ranks"
-        if parts == self.ranks.size:
-            line += f", {math.ceil(batch / parts)} per rank"
+        line = (
+            f"batch: {batch} {self.task.unit} per step over all ranks,"
+            f" {math.ceil(batch / self.ranks.size)} per rank"
+        )
         if passes > 1:
-            line += f", in {passes} micro-batches of {math.ceil(batch / (parts * passes))}"
+            line += f", in {passes} micro-batches of {self.micro_batch}"
 
         return line
 
@@ -120,13 +124,9 @@ class TrainingRun:
         self.step.optimizer.zero_grad(set_to_none=True)
 
     def seed_this_rank(self) -> None:
-        """Seed the random generators, differently on ranks with other data.
-
-        Noise such as dropout then differs.
-        """
-        state.seed_generators(
-            (self.options.seed + 1) * 1_000_003 + self.strategy.data_rank, self.strategy.devices
-        )
+        """Seed the random generators, differently on each rank: noise such as dropout differs."""
+        seed = (self.options.seed + 1) * 1_000_003 + self.ranks.rank
+        state.seed_generators(seed, self.devices)
 
     def check_finite(self, tensors: Iterable[Tensor] = ()) -> None:
         """Raise `NotFinite` on all ranks after a bad step or if a tensor is not finite."""
@@ -154,29 +154,21 @@ class TrainingRun:
         if not count or requested is not None or of_task is not None:
             return count
 
-        shares = self.strategy.data_ranks * self.step.accumulation_steps
+        shares = self.ranks.size * self.step.accumulation_steps
         samples = math.ceil(self.step.batch_size / shares)
 
         return count if gains_from_processes(self.task.train, samples) else 0
 
     def _make_batches(self) -> Batches | StreamBatches:
-        strategy = self.strategy
         arguments: dict[str, Any] = {
             "data": self.task.train,
             "batch_size": self.step.batch_size,
             "accumulation_steps": self.step.accumulation_steps,
-            "rank": strategy.data_rank,
-            "ranks": strategy.data_ranks,
+            "rank": self.ranks.rank,
+            "ranks": self.ranks.size,
             "workers": self.workers,
             "pin_memory": self.device.type == "cuda",
         }
-        parts = strategy.data_ranks * self.step.accumulation_steps * strategy.n_microbatches
-
-        if strategy.n_microbatches > 1 and self.step.batch_size % parts:
-            raise Refused(
-                f"a batch of {self.step.batch_size} cannot be split into {parts} micro-batches of"
-                " equal size: use another --batch-size or --microbatches"
-            )
 
         if isinstance(self.task.train, Stream):
             max_steps = 1 if self.options.eval_only else self.options.max_steps

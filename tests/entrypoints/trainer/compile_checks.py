@@ -71,7 +71,7 @@ def compiled(
 
 def try_one_batch(loop: Loop) -> None:
     """As `--probe-memory` does."""
-    loop.strategy.forward_backward_alone(loop.step, *next(loop.batches.load(0, 0)))
+    loop.step.forward_backward_alone(*next(loop.batches.load(0, 0)))
     loop.step.optimizer.zero_grad()
     loop.step.loss.restore((0.0, 0))
 

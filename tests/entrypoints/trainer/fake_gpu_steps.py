@@ -28,7 +28,6 @@ from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.own_task import from_options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.sigterm import Stop
-from cloudtrain_trainer.strategies.ddp import DistributedData
 from cloudtrain_trainer.training import step as step_module
 from cloudtrain_trainer.training.run import TrainingRun
 from cloudtrain_trainer.training.step import DTYPES, Step
@@ -125,12 +124,10 @@ def problems_of(size: int, flags: str) -> list[str]:
     rank = size - 1
     with fake_group(size, rank), _gpus(1 if "--strategy dp " in flags else 4, rank):
         options = parse(["--batch-size", "8", "--workers", "0", *flags.split()])
-        strategy = strategies.build(Ranks(), options)
-        strategy.start()
         task = replace(from_options(options), weight=len)
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         with fake:
-            run = TrainingRun(task, strategy, options, Stop())
+            run = TrainingRun(task, Ranks(), options, Stop())
 
         loader = run.batches.load(epoch=0, skip=0)
         real = [next(loader) for _ in range(run.step.accumulation_steps)]
@@ -177,7 +174,7 @@ def _gpus(count: int, current: int) -> Iterator[None]:
             patch.object(
                 nn.DataParallel, "scatter", lambda _, inputs, named, __: ((inputs,), (named,))
             ),
-            patch.object(DistributedData, "replicated", _Buckets),
+            patch.object(strategies, "DistributedDataParallel", _Buckets),
         ):
             stack.enter_context(change)
         yield

@@ -12,15 +12,16 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from cloudtrain_trainer import strategies, tasks
+from cloudtrain_trainer import tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.checkpoints.store import CheckpointStore
 from cloudtrain_trainer.own_task import from_options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.reporting.metrics import evaluate
 from cloudtrain_trainer.sigterm import Stop
-from cloudtrain_trainer.tasks import Task
+from cloudtrain_trainer.tasks import Task, digits
+from cloudtrain_trainer.training.evaluation import evaluate
 from cloudtrain_trainer.training.loop import Loop
+from cloudtrain_trainer.training.optimizers import gradient_norm
 
 STEPS = 2
 TOLERANCE = 5e-6
@@ -53,7 +54,7 @@ def _own(name: str) -> SmallTask:
 
 
 TASKS = {
-    "digits": SmallTask(["--task", "digits"], lambda: tasks.build("digits", 0)),
+    "digits": SmallTask(["--task", "digits"], lambda: digits.build(0)),
     "text": _own("text"),
     "padded": _own("padded"),
     "adapted": _own("adapted"),
@@ -109,11 +110,11 @@ def small_task(name: str, without: tuple[type[nn.Module], ...] = NOISY) -> Task:
 def begin(task: Task, argv: list[str], ranks: Ranks, checkpoints: Path | None = None) -> Loop:
     """A training before its first step. `checkpoints`: its folder, if it has one."""
     options = parse(argv)
-    strategy = strategies.build(ranks, options)
-    strategy.start()
+    if options.strategy == "ddp":
+        ranks.init_process_group(options.backend)
     with tempfile.TemporaryDirectory() as folder:
         shared = checkpoints or Path(ranks.all_gather(folder)[0])
-        return Loop(task, strategy, options, CheckpointStore(shared, 1, ranks), Stop())
+        return Loop(task, ranks, options, CheckpointStore(shared, 1, ranks), Stop())
 
 
 def train(loop: Loop) -> Curve:
@@ -122,7 +123,7 @@ def train(loop: Loop) -> Curve:
 
     def record_norm(*_: object) -> None:
         norm = loop.step.clipped_norm
-        norms.append(float(loop.step.gradients.norm() if norm is None else norm))
+        norms.append(float(gradient_norm(loop.step.trained) if norm is None else norm))
 
     recording = loop.step.optimizer.register_step_pre_hook(record_norm)
     loop.step.wrapped.train()

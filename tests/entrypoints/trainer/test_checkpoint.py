@@ -4,24 +4,30 @@ model.
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 import threading
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
 
 from cloudtrain_launcher.restore import restore
 from cloudtrain_trainer import state
-from cloudtrain_trainer.checkpoints import files, sharded
+from cloudtrain_trainer.checkpoints import files
+from cloudtrain_trainer.checkpoints import tensors as checkpoint_tensors
 from cloudtrain_trainer.checkpoints.files import HostCopies
 from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
 from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.training.loop import Loop
 from tests.support.waiting import HANG_SECONDS
 
 
@@ -49,6 +55,12 @@ def find_newest(checkpoints: CheckpointStore) -> FoundCheckpoint:
     return found_checkpoint
 
 
+def load(checkpoints: CheckpointStore, model: torch.nn.Module, optimizer: Any) -> None:
+    """Load the newest checkpoint."""
+    saved = checkpoints.read_tensors(find_newest(checkpoints))
+    checkpoint_tensors.load(saved, model, optimizer)
+
+
 def visible_names(checkpoints: CheckpointStore) -> list[str]:
     return sorted(entry.name for entry in checkpoints.folder.iterdir())
 
@@ -61,7 +73,7 @@ def test_changes_after_save_are_not_in_the_checkpoint(checkpoints: CheckpointSto
         tensor.fill_(99.0)
     checkpoints.finish()
     model = torch.nn.Linear(4, 2)
-    checkpoints.load(find_newest(checkpoints), model, torch.optim.AdamW(model.parameters()))
+    load(checkpoints, model, torch.optim.AdamW(model.parameters()))
     assert torch.equal(model.weight, torch.full((2, 4), 1.0))
 
 
@@ -79,21 +91,18 @@ class OnTwoDevices(torch.optim.SGD):
 
 
 def test_state_is_restored_to_where_the_optimizer_makes_it(
-    checkpoints: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+    checkpoints: CheckpointStore,
 ) -> None:
-    """Nothing can be loaded to the device `meta`, so only the tensors that are loaded into are
-    compared.
-    """
+    """Tensors of the device `meta` have no values, so only devices and types are compared."""
     model = torch.nn.Linear(4, 2)
     optimizer = OnTwoDevices(model.parameters())
     optimizer.state.update(
         {p: {"step": torch.ones(()), "row": torch.ones(3), "count": 7} for p in model.parameters()}
     )
-    checkpoints.save(1, 0, sharded.tensors_of(model, optimizer), {}, {})
+    checkpoints.save(1, 0, checkpoint_tensors.tensors_of(model, optimizer), {}, {})
     checkpoints.finish()
-    monkeypatch.setattr(sharded, "load", Mock())
     optimizer = OnTwoDevices(model.parameters())
-    checkpoints.load(find_newest(checkpoints), model, optimizer)
+    load(checkpoints, model, optimizer)
     for parameter in model.parameters():
         state = optimizer.state[parameter]
         assert (state["step"].device.type, state["row"].device.type, type(state["count"])) == (
@@ -289,7 +298,7 @@ def test_a_restarted_run_keeps_its_own_checkpoints_only(
             save(checkpoints, 20, 30)
         assert find_newest(checkpoints).step == 30
         model = torch.nn.Linear(4, 2)
-        checkpoints.load(find_newest(checkpoints), model, torch.optim.AdamW(model.parameters()))
+        load(checkpoints, model, torch.optim.AdamW(model.parameters()))
         assert torch.equal(model.weight, torch.full((2, 4), 30.0))
     aside = folder / "before-digits-2"
     assert {"step-00000020", "step-00000040", "best.safetensors", "best-00000010"} == {
@@ -329,3 +338,45 @@ def test_the_model_is_written_completely(tmp_path: Path, capfd: pytest.CaptureFi
         loaded = import_module("safetensors.torch").load_file(written)
     assert set(loaded) == set(weights)
     assert all(torch.equal(loaded[name], weights[name]) for name in weights)
+
+
+def write_as_before(folder: Path) -> None:
+    """Turn a checkpoint into the same of format 2, whose tensors are torch.distributed's."""
+    weights = folder / "weights-0"
+    tensors = torch.load(weights / "tensors.pt", weights_only=True)
+    (weights / "tensors.pt").unlink()
+    save_distributed(tensors, storage_writer=FileSystemWriter(weights), no_dist=True)
+
+    shared = json.loads((folder / "shared.json").read_text())
+    shared["layout"] |= {"shard": None, "tensor": None, "stages": None}
+    (folder / "shared.json").write_text(json.dumps(shared))
+
+    manifest = json.loads((folder / "manifest.json").read_text())
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    manifest["files"] = {
+        name: files.digest_of(folder / name) for name in names if name != "manifest.json"
+    }
+    manifest |= {"format": 2, "spread": False}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_checkpoint_of_the_format_before_resumes_bit_identically(
+    make_loop: Callable[..., Loop], tmp_path: Path
+) -> None:
+    flags = ("--max-steps", "6", "--checkpoint-every-steps", "3", "--keep", "9", "--ema", "0.9")
+    whole = make_loop(*flags)
+    whole.run()
+    shutil.rmtree(tmp_path / "step-00000006")
+    write_as_before(tmp_path / "step-00000003")
+
+    resumed = make_loop(*flags)
+    resumed.resume()
+    assert resumed.position.step == 3
+    resumed.run()
+    for name, value in whole.step.model.state_dict().items():
+        assert torch.equal(resumed.step.model.state_dict()[name], value), name
+    assert whole.step.averages is not None
+    assert resumed.step.averages is not None
+    for name, value in whole.step.averages.tensors.items():
+        assert torch.equal(resumed.step.averages.tensors[name], value), name

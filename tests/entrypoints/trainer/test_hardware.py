@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from cloudtrain_trainer import hardware, state
-from cloudtrain_trainer.reporting.metrics import evaluate
 from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.training.evaluation import evaluate
 from cloudtrain_trainer.training.loop import Loop
 from tests.entrypoints.groups import StartGroup
 from tests.entrypoints.launchers import document, events

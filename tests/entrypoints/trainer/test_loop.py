@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain_trainer import state, tasks
+from cloudtrain_trainer import state
 from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.tasks import digits
 from cloudtrain_trainer.training.loop import Loop
 from cloudtrain_trainer.training.run import Position
 from tests.entrypoints.groups import Group, StartGroup
@@ -149,7 +150,7 @@ def test_an_evaluation_only_needs_weights_and_validation_data(
     with pytest.raises(Refused, match="--eval-only: there is no checkpoint in "):
         make_loop("--eval-only").resume()
     with pytest.raises(Refused, match="--eval-only needs validation data"):
-        make_loop("--eval-only", task=replace(tasks.build("digits", 0), validation=None))
+        make_loop("--eval-only", task=replace(digits.build(0), validation=None))
     make_loop("--max-steps", "1").run()
     with pytest.raises(
         Refused,
@@ -161,7 +162,7 @@ def test_an_evaluation_only_needs_weights_and_validation_data(
 def test_an_evaluation_of_ones_own_model_needs_no_checkpoint(
     make_loop: Callable[..., Loop], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    loop = make_loop("--eval-only", "--model", "net:build", task=tasks.build("digits", 0))
+    loop = make_loop("--eval-only", "--model", "net:build", task=digits.build(0))
     loop.resume()
     assert "evaluates the model as it is made" in capfd.readouterr().out
     assert loop.evaluate_only() == "succeeded"

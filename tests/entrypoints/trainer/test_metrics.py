@@ -21,8 +21,9 @@ from cloudtrain_launcher import events
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.data import batches
 from cloudtrain_trainer.data.batches import Batches
-from cloudtrain_trainer.reporting.metrics import LossMean, Meter, Trackers
+from cloudtrain_trainer.reporting.metrics import LossMean, Meter
 from cloudtrain_trainer.reporting.progress import schedule
+from cloudtrain_trainer.reporting.trackers import Trackers
 from cloudtrain_trainer.tasks import Draw
 from cloudtrain_trainer.training.loop import Loop
 from tests.entrypoints.groups import Group, StartGroup

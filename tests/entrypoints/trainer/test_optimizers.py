@@ -16,9 +16,9 @@ from torch.utils.data import TensorDataset
 
 from cloudtrain_trainer.options import Folders
 from cloudtrain_trainer.own_task import complete
-from cloudtrain_trainer.reporting.metrics import evaluate
 from cloudtrain_trainer.rules import OPTIMIZERS, Refused
 from cloudtrain_trainer.tasks import Task
+from cloudtrain_trainer.training.evaluation import evaluate
 from cloudtrain_trainer.training.loop import Loop
 from cloudtrain_trainer.training.step import lr_factor
 from tests.entrypoints.trainer import own_code

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
-from cloudtrain_trainer import tasks
 from cloudtrain_trainer.data.batches import (
     Batches,
     Loader,
@@ -31,7 +30,7 @@ from cloudtrain_trainer.data.batches import (
 )
 from cloudtrain_trainer.data.samples import Samples
 from cloudtrain_trainer.data.streams import adapt
-from cloudtrain_trainer.tasks import Draw
+from cloudtrain_trainer.tasks import Draw, digits
 from cloudtrain_trainer.training.loop import Loop
 from tests.support.waiting import HANG_SECONDS
 
@@ -284,7 +283,7 @@ def test_a_process_that_returns_does_not_wait_for_its_loader() -> None:
 
 
 def batches(rank: int = 0, ranks: int = 1, accumulate: int = 1, batch_size: int = 64) -> Batches:
-    data = tasks.build("digits", seed=0).train
+    data = digits.build(0).train
     return Batches(data, 0, batch_size, accumulate, rank, ranks, workers=0, pin_memory=False)
 
 

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from cloudtrain_trainer.own_losses import default_loss, default_measures, own_weight
 from cloudtrain_trainer.own_task import complete
-from cloudtrain_trainer.reporting.metrics import evaluate
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task
+from cloudtrain_trainer.training.evaluation import evaluate
 from cloudtrain_trainer.training.loop import Loop
 
 INPUTS = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
@@ -57,9 +57,7 @@ def first_loss(task: Task) -> float:
     """Return the loss over all samples, with the task's model."""
     inputs, targets = task.train[Draw(0, list(range(20)))]
     torch.manual_seed(0)
-    return task.loss(
-        task.call(task.model(), inputs, True), inputs if targets is None else targets
-    ).item()
+    return task.loss(task.call(task.model(), inputs), inputs if targets is None else targets).item()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +145,7 @@ def test_mistakes_of_a_loss_a_metric_and_a_step_are_told_with_their_place() -> N
         Refused,
         match=r"test_own_tasks.py:\d+: forward needs 'measures', and the batch has 'pixels'",
     ):
-        task.call(task.model(), task.train[Draw(0, [0])][0], True)
+        task.call(task.model(), task.train[Draw(0, [0])][0])
 
 
 class Tagger(nn.Module):

@@ -10,12 +10,11 @@ from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.options import Folders, Options
 from cloudtrain_trainer.rules import Refused
 
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
-def parse_on(
-    ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: int | None = None
-) -> Options:
+
+def parse_on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch) -> Options:
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(per_node or ranks))
     return parse(line.split())
 
 
@@ -52,6 +51,33 @@ def test_invalid_arguments_and_combinations_are_refused_with_a_hint(
 ) -> None:
     with pytest.raises(Refused, match=message):
         parse_on(ranks, line, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("line", "example"),
+    [
+        ("--strategy fsdp", "parallelism/fsdp2"),
+        ("--strategy hsdp", "parallelism/fsdp2"),
+        ("--strategy hybrid", "parallelism/hybrid"),
+        ("--strategy model-parallel", "parallelism/model-parallel"),
+        ("--strategy pipeline", "parallelism/pipeline"),
+        ("--strategy tp", "parallelism/tensor"),
+        ("--task gpt", "language-model"),
+        ("--task keras-mnist", "parallelism/keras"),
+        ("--task mnist", "images"),
+    ],
+)
+def test_what_became_a_program_of_its_own_is_refused_with_its_example(
+    line: str, example: str
+) -> None:
+    option, name = line.split()
+    message = (
+        f"argument {option}: {name} is no longer part of the trainer: examples/{example} shows it"
+        " as a program of its own"
+    )
+    with pytest.raises(Refused, match=message):
+        parse(line.split())
+    assert (EXAMPLES / example / "job.yaml").is_file()
 
 
 @pytest.mark.parametrize(
