@@ -141,7 +141,7 @@ class Launcher:
             self._prepare()
             self.usage.start()
             ended = run_torchrun(
-                self.job, self.context, self.scratch, self.stop, self.ranks, self._on_event
+                self.job, self.context, self.scratch, self.stop, self.ranks, self.on_event
             )
         except (RuntimeError, TimeoutError, OSError) as error:
             self.ranks.add_error(node_error(error))
@@ -166,8 +166,10 @@ class Launcher:
             )
             self.unsaved = self.ranks.add_error(unsaved)
             ended = ended._replace(code=1)
-        code = self._conclude(ended.code, time.monotonic() - started, killed=ended.killed)
+        code = self.conclude(ended.code, time.monotonic() - started, killed=ended.killed)
         self.stop.wait_for_preemption()
+        if self.announcer is not None:
+            self.announcer.close()
         return code
 
     def _check_nodes(self) -> None:
@@ -259,7 +261,8 @@ class Launcher:
                 Path(saved), folder, node, self._log, cancelled, link_large_files=link_large_files
             )
 
-    def _on_event(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
+        """Process an event of a rank or of torchrun."""
         self.usage.on_event(event)
         self.ranks.on_event(event)
         if isinstance(event, Checkpoint):
@@ -304,9 +307,9 @@ class Launcher:
         emit(Warned(message=text))
         self._log(f"warning: {text}")
 
-    def _conclude(self, code: int, seconds: float, *, killed: bool = False) -> int:
+    def conclude(self, code: int, seconds: float, *, killed: bool = False) -> int:
         """Emit the node's end; return the launcher's exit code. `code`: torchrun's."""
-        outcome, error = self._outcome(code)
+        outcome, error = self.outcome(code)
         if outcome == "succeeded" and self.ranks.trained_separately():
             self._warn(_TRAINED_SEPARATELY)
         was_stopped = outcome == "stopped"
@@ -329,7 +332,7 @@ class Launcher:
             stopped = STOPPED
         return {"succeeded": SUCCEEDED, "stopped": stopped}.get(outcome, FAILED)
 
-    def _outcome(self, code: int) -> tuple[Outcome, Error | None]:
+    def outcome(self, code: int) -> tuple[Outcome, Error | None]:
         """Return the node's outcome and failure cause. `code`: torchrun's, 1 after every stop.
 
         The result file of the first local rank therefore takes precedence.

@@ -128,7 +128,7 @@ class StorageSync:
         if self._thread is not None:
             self._thread.join()
 
-        return self._sync(everything=True)
+        return self.poll(everything=True)
 
     def sync_soon(self) -> None:
         """Copy all files at once, without waiting for the next poll, after a checkpoint."""
@@ -142,12 +142,12 @@ class StorageSync:
             self._wakeup.clear()
             everything = self._sync_now
             self._sync_now = False
-            error = self._sync(everything=everything)
+            error = self.poll(everything=everything)
             if error != last_error:
                 last_error = error
                 self._log(f"not saved to storage yet: {error}" if error else "saved to storage")
 
-    def _sync(self, *, everything: bool) -> str:
+    def poll(self, *, everything: bool) -> str:
         """Poll once; return the first error, or ''. `everything`: include unfinished files."""
         self._read_journal()
         error = self._copy_moved_links()

@@ -214,7 +214,7 @@ class KeyVault:
     def get_secret(self, label: str, name: str) -> str:
         """Return the value of one secret. Raise RuntimeError with `label` and a hint."""
         url = secret_url(label, name)
-        cloud = _token_audience(url)
+        cloud = token_audience(url)
         if cloud not in self._tokens:
             self._tokens[cloud] = self._token(label, f"https://{cloud}")
 
@@ -275,7 +275,7 @@ def secret_url(label: str, name: str) -> str:
     return f"{url}?api-version=7.4"
 
 
-def _token_audience(url: str) -> str:
+def token_audience(url: str) -> str:
     """Return the token's audience: `vault.` and the domain of the vault's cloud."""
     _, _, domain = (urlsplit(url).hostname or "").partition(".")
     return domain if domain.startswith("vault.") else PUBLIC_DOMAIN

@@ -316,6 +316,15 @@ class Announcer:
             for peer in self._peers:
                 _send(peer, self._outcome)
 
+    def close(self) -> None:
+        """Close the channel: peers that have heard of no end hear of none any more."""
+        with self._lock:
+            for connection in (self._server, *self._peers):
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+
+                connection.close()
+
     def _accept(self) -> None:
         while True:
             try:

@@ -78,7 +78,7 @@ class Installation:
         if not any(not line.constraint for line in self.lines):
             return result
 
-        environment = self._environment()
+        environment = self.environment()
 
         if layered.is_changed(environment):
             self.warnings.append(
@@ -100,7 +100,7 @@ class Installation:
 
         return {**result, "environment": str(layer)}
 
-    def _environment(self) -> Path:
+    def environment(self) -> Path:
         """Return the environment's path; one with files of the source belongs to this run only."""
         folder = self.scratch / "packages"
         kept = os.environ.get(PACKAGES_DIR)

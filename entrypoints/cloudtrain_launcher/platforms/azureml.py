@@ -165,10 +165,10 @@ def interface_of(address: str) -> str:
     if address.startswith("127."):  # loopback has all of them, and shows only the first
         return next((name for name in ("lo", "lo0") if name in names), "")
 
-    return next((name for name in names if address and _address_of(name) == address), "")
+    return next((name for name in names if address and address_of(name) == address), "")
 
 
-def _address_of(interface: str) -> str:
+def address_of(interface: str) -> str:
     """Return the IPv4 address of an interface (netdevice(7), Linux); empty without one."""
     if sys.platform != "linux":
         return ""

@@ -119,9 +119,9 @@ def lost_peer(rank: int, time: float, attempt: int = 0) -> Error:
 def test_a_rank_that_exited_with_0_while_others_waited_for_it_is_the_cause(tmp_path: Path) -> None:
     node = launcher_of(tmp_path)
     for event in (started(4), started(5), finished(5, 2.0), lost_peer(4, 3.0)):
-        node._on_event(event)
+        node.on_event(event)
 
-    outcome, cause = node._outcome(1)
+    outcome, cause = node.outcome(1)
     assert outcome == "failed"
     assert cause is not None
     assert (cause.rank, cause.message) == (
@@ -156,9 +156,9 @@ def test_an_error_of_the_program_counts_more_than_an_early_exit(
 ) -> None:
     node = launcher_of(tmp_path)
     for event in events:
-        node._on_event(event)
+        node.on_event(event)
 
-    assert node._outcome(1)[1].rank == 6  # type: ignore[union-attr]
+    assert node.outcome(1)[1].rank == 6  # type: ignore[union-attr]
 
 
 def crash_output(*lines: str) -> CrashOutput:
@@ -231,9 +231,9 @@ def test_a_success_of_processes_that_never_formed_one_group_ends_with_a_warning(
     ):
         node = launcher_of(tmp_path)
         for rank, size in enumerate(groups):
-            node._on_event(finished(rank, 2.0).replace(group=size))
+            node.on_event(finished(rank, 2.0).replace(group=size))
 
-        assert node._conclude(0, 1.0) == 0
+        assert node.conclude(0, 1.0) == 0
         output = capfdbinary.readouterr().out.decode()
         assert ("warning: the processes of this job never formed one" in output) == warned
         assert ('"type":"warning"' in output) == warned

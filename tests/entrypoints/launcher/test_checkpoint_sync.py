@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,23 @@ from tests.support.waiting import HANG_SECONDS, eventually
 distributed = pytest.importorskip("torch.distributed")
 
 
+class CountedStore:
+    """A store of torch that counts the looks of each thread for deletions by other nodes."""
+
+    def __init__(self, polls: Counter[int]) -> None:
+        self.store = distributed.HashStore()
+        self.polls = polls
+
+    def add(self, key: str, amount: int) -> int:
+        if (key, amount) == ("gone/count", 0):
+            self.polls[threading.get_ident()] += 1
+
+        return self.store.add(key, amount)  # type: ignore[no-any-return]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+
 class Nodes:
     """The nodes of one job, each with its checkpoint folder; the store is a real one of torch."""
 
@@ -28,6 +46,7 @@ class Nodes:
         for folder in self.folders:
             folder.mkdir()
 
+        self.polls = Counter[int]()
         self.journals = [base / f"journal-{node}" for node in range(count)]
         self.shared = [
             CheckpointSync(folder, "127.0.0.1", journal, logged.append)
@@ -38,7 +57,7 @@ class Nodes:
 
     def start(self) -> list[BaseException]:
         """Do what torchrun does before it starts the programs; returns the errors of all nodes."""
-        store = distributed.HashStore()
+        store = CountedStore(self.polls)
         errors = list[BaseException]()
 
         def node(rank: int) -> None:
@@ -58,6 +77,17 @@ class Nodes:
 
         assert not any(thread.is_alive() for thread in threads)
         return errors
+
+    def settle(self) -> None:
+        """Wait until each node has looked at its folder twice and knows what is there."""
+        before = Counter(self.polls)
+        # The look before the first one may have begun before the call.
+        assert eventually(
+            lambda: (
+                len(self.polls) == len(self.folders)
+                and all(self.polls[thread] > before[thread] + 2 for thread in self.polls)
+            )
+        )
 
     def close(self) -> None:
         """Stop all threads."""
@@ -197,10 +227,15 @@ def test_the_journal_lists_what_was_done_for_other_nodes(nodes: Nodes) -> None:
 def test_a_full_disk_on_one_node_fails_the_start_on_all_nodes(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> None:
+    open_file = Path.open
+
+    def full(path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
+        if mode != "wb":
+            return open_file(path, mode, *args, **options)
+        path.touch()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("cloudtrain_launcher.checkpoint_files._receive", full)
+    monkeypatch.setattr(Path, "open", full)
     nodes.write(0, "step-1", "weights")
     errors = nodes.start()
     assert [str(error) for error in errors] == [
@@ -225,8 +260,7 @@ def test_what_is_deleted_on_one_node_while_programs_run_is_deleted_on_all(
 
         nodes.write(node, "draft/model.pt", f"of node {node}")
 
-    settled = [shared._deletions for shared in nodes.shared]
-    assert eventually(lambda: all(len(sync._polls[0]) == steps + 1 for sync in settled))
+    nodes.settle()
     for step in range(steps - 2):
         shutil.rmtree(nodes.folders[0] / f"step-{step}")
 
@@ -271,9 +305,12 @@ def test_a_file_that_is_replaced_at_once_stays_also_on_a_shared_disk(
         DeletionSync(tmp_path / "disk", lambda path, _: pytest.fail(path)) for _ in range(2)
     )
     last = tmp_path / "disk" / "last" / "model.pt"
-    for node_sync in (sync, peer):
-        node_sync._polls = [{"last": 2}] * 2
+    last.parent.mkdir()
+    for _ in range(2):
+        for node, node_sync in enumerate((sync, peer)):
+            node_sync.exchange(store, node)
 
+    last.parent.rmdir()
     for step in range(6):
         for node, node_sync in enumerate((sync, peer)):
             node_sync.exchange(store, node)

@@ -5,6 +5,8 @@ A hang is named and ended by a clock that the test sets.
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -239,6 +241,10 @@ def test_the_place_of_a_blocked_rank_is_a_line_in_a_file(library: str, tmp_path:
         assert activity(0, samples, tmp_path).place == place
 
 
+PROCESS = 1 << 30
+"""The process of the rank: no kernel has one of this number."""
+
+
 class BlockedRank:
     """Samples of one rank that stands still."""
 
@@ -263,31 +269,36 @@ def test_a_hang_is_named_after_two_minutes_and_ended_after_the_limit(
 ) -> None:
     now = [0.0]
     emitted: list[tuple[float, Event]] = []
-    ended: list[float] = []
+    ended: list[tuple[float, Error]] = []
+    killed: list[tuple[int, int]] = []
     monkeypatch.setattr(hang, "STACK_SIGNAL", 1)
     monkeypatch.setattr(hang, "emit", lambda event: emitted.append((now[0], event)))
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "time", lambda: 5000.0 + now[0])
-    ranks = SimpleNamespace(running=lambda: {0: 1}, rank_of=lambda _: 0, ended=list)
+    monkeypatch.setattr(hang, "RankSamples", lambda _: BlockedRank())
+    monkeypatch.setattr(os, "killpg", lambda *how: killed.append(how))
+    ranks = SimpleNamespace(
+        running=lambda: {0: PROCESS},
+        rank_of=lambda _: 0,
+        ended=list,
+        add_error=lambda error: ended.append((now[0], error)),
+    )
     job = replace(JOB, hang_seconds=1800, nodes=1, processes=1)
     watch = hang.HangWatch(job, ranks, tmp_path, lambda _: None)  # type: ignore[arg-type]
-    monkeypatch.setattr(watch, "_samples", BlockedRank())
-
-    def end(error: Error) -> None:
-        ended.append(now[0])
-
-    monkeypatch.setattr(watch, "_end", end)
     while not ended:
         now[0] += 1.0
         watch.check(0.0)
 
-    (named, activity), *others = emitted
-    assert others == []
+    [(at_end, error)] = ended
+    (named, activity), (taken_back, nothing) = emitted
+    assert (taken_back, nothing) == (at_end, Activity(activity=""))
+    assert error.rank == 0
+    assert killed == [(PROCESS, signal.SIGKILL)]
     assert isinstance(activity, Activity)
     assert 120 <= named <= 140
     assert activity.time == 5000.0, "the silence counts from its beginning"
     assert activity.activity.startswith("rank 0 is blocked")
-    assert 1800 <= ended[0] <= 1900
+    assert 1800 <= at_end <= 1900
 
 
 on_linux = pytest.mark.linux("stacks need FIFOs, a real-time signal and /proc")

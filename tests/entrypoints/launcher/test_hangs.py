@@ -250,19 +250,21 @@ def test_timeouts_are_recorded_into_a_folder_of_the_output(
     assert (tmp_path / "flight-recorder").is_dir(), "torch creates no folder"
 
 
-def test_the_names_are_those_that_this_torch_reads() -> None:
+def test_the_names_are_those_that_this_torch_reads(tmp_path: Path) -> None:
     """Those of NCCL are in the library for GPUs, which a torch for CPUs lacks; their names are in
     its headers.
     """
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     headers = Path(torch.__file__).parent / "include" / "torch" / "csrc" / "distributed" / "c10d"
     nccl = (headers / "ProcessGroupNCCL.hpp").read_bytes()
-    for name in (
-        *flight_recorder._FILE,
-        *flight_recorder._SIZE,
-        "TORCH_NCCL_DUMP_ON_TIMEOUT",
-        "TORCH_NCCL_HIGH_PRIORITY",
-    ):
+    environ: dict[str, str] = {}
+    for version in ("2.6.0", "2.13.0"):
+        settings = dict[str, str]()
+        flight_recorder.enable(GPUS, str(tmp_path), version, settings)
+        environ |= settings
+
+    assert len(environ) == 5
+    for name in (*environ, "TORCH_NCCL_HIGH_PRIORITY"):
         is_in_nccl = name.encode() in nccl
         with library.open("rb") as file, mmap(file.fileno(), 0, prot=PROT_READ) as code:
             assert is_in_nccl or code.find(name.encode()) >= 0, name

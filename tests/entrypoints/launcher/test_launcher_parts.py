@@ -195,8 +195,8 @@ def test_a_stop_after_the_end_does_not_change_the_outcome(tmp_path: Path) -> Non
     launcher = launcher_of(tmp_path)
     launcher.stop.reason = "sigterm"
     launcher.stop.requested_at = 1.0
-    assert launcher._outcome(0) == ("succeeded", None)
-    assert launcher._outcome(143) == ("stopped", None)
+    assert launcher.outcome(0) == ("succeeded", None)
+    assert launcher.outcome(143) == ("stopped", None)
 
 
 @pytest.mark.parametrize(("restarts", "outcome"), [(0, "failed"), (1, "stopped")])
@@ -207,7 +207,7 @@ def test_a_stop_during_a_restart_ends_as_stopped(
     launcher.ranks.errors.append(error(1, 5.0, attempt=0))
     launcher.stop.reason = "sigterm"
     launcher.stop.requested_at = 6.0
-    assert launcher._outcome(143)[0] == outcome
+    assert launcher.outcome(143)[0] == outcome
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_each_node_reads_the_result_of_its_own_first_rank(
         monkeypatch.setenv("LOCAL_RANK", str(local_rank))
         write_result("stopped", step=7)
 
-    assert launch._read_result(tmp_path / "result.json") == "stopped"
+    assert launcher_of(tmp_path).outcome(0) == ("stopped", None)
 
 
 def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_what_a_killed_process_has_left_is_made_anew_from_wheels_that_were_sent(
     tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = installation(tmp_path, f"--no-index\n--find-links {wheels}\npure\n", monkeypatch)
-    half = made._environment()
+    half = made.environment()
     layered.create(half, [])
     (layered.site_of(half) / "pure.py").write_text("half a fi")
     assert layered.installed_in(half) is None
@@ -150,14 +150,14 @@ def test_of_two_at_once_one_makes_it_and_the_other_waits(tmp_path: Path) -> None
 def test_a_full_disk_ends_it_with_a_sentence_and_no_half_environment(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    def full(self: Installation, environment: Path) -> None:
+    def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Installation, "_install", full)
+    monkeypatch.setattr(installers, "install", full)
     made = installation(tmp_path, "pure\n", monkeypatch)
     with pytest.raises(OSError, match="No space left"):
         made.run()
-    assert not made._environment().exists()
+    assert not made.environment().exists()
     assert "resources.disk" in installers.hint_for_output("[Errno 28] No space left on device")
 
 
@@ -274,14 +274,14 @@ def test_another_index_gives_another_environment(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "named.conf"))
     made = installation(tmp_path, "shared\n", monkeypatch)
-    names = [made._environment().name]
+    names = [made.environment().name]
     for variable, value in SETTINGS.items():
         monkeypatch.setenv(variable, value)
-        names.append(made._environment().name)
+        names.append(made.environment().name)
     for file in FILES:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(f"[global]\nindex-url = https://{file}/simple\n")
-        names.append(made._environment().name)
+        names.append(made.environment().name)
     assert len(set(names)) == 1 + len(SETTINGS) + len(FILES)
     assert not any("s3cret" in name for name in names)
 
@@ -305,7 +305,7 @@ def test_environment_with_files_of_the_source_belongs_to_its_run(
         monkeypatch.setenv("PIP_CONFIG_FILE", "pip.conf")
 
     made = installation(tmp_path, requirements.get(named, "shared\n"), monkeypatch)
-    assert made._environment().parent == tmp_path / "packages"
+    assert made.environment().parent == tmp_path / "packages"
 
 
 @pytest.mark.once

@@ -307,7 +307,7 @@ def test_invalid_variables_are_reported_with_what_to_do(
 
 
 def test_the_interface_is_the_one_that_has_the_address() -> None:
-    carried = {name: azureml._address_of(name) for _, name in socket.if_nameindex()}
+    carried = {name: azureml.address_of(name) for _, name in socket.if_nameindex()}
     for name, address in carried.items():
         named = azureml.interface_of(address)
         assert carried.get(named, "") == address, f"{name}: another one may have the same address"
@@ -321,7 +321,7 @@ def test_a_nodes_address_is_the_one_on_the_route_to_the_first_node() -> None:
     mine = [
         a
         for _, name in socket.if_nameindex()
-        if (a := azureml._address_of(name)) and a != "127.0.0.1"
+        if (a := azureml.address_of(name)) and a != "127.0.0.1"
     ]
     expected = [(address, 6105, address) for address in mine]
     expected += [

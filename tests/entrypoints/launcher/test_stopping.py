@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any
+from urllib.request import OpenerDirector, Request
 
 import pytest
 
@@ -77,7 +78,10 @@ def test_a_stop_file_counts_whenever_it_appears_and_is_not_removed(
     assert file.exists()
 
 
-def test_the_time_limit_requests_a_stop_and_notifies_the_peers(tmp_path: Path) -> None:
+def test_the_time_limit_requests_a_stop_and_notifies_the_peers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monotonic = time.monotonic
     file = tmp_path / "stop"
     stop, logged = request(file, after=600)
     peer, peer_logged = request(file)
@@ -85,7 +89,7 @@ def test_the_time_limit_requests_a_stop_and_notifies_the_peers(tmp_path: Path) -
         channel.listen()
         assert not channel.is_requested()
 
-    stop._deadline = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 600)
     assert stop.is_requested()
     assert (stop.reason, logged) == ("time", ["the time limit is near: stopping with a checkpoint"])
     assert eventually(peer.is_requested)
@@ -122,7 +126,7 @@ def test_a_node_that_lost_stopped_peers_has_stopped(
     launcher = launcher_of(tmp_path, {"CLOUDTRAIN_STOP_FILE": str(tmp_path / "stop")})
     launcher.ranks.errors.append(error(1, time.time(), **mine))
     (tmp_path / "stop").touch()
-    assert launcher._conclude(1, 1.0) == {"stopped": 5, "failed": 1}[outcome]
+    assert launcher.conclude(1, 1.0) == {"stopped": 5, "failed": 1}[outcome]
     assert (b'"why":"stop_file"' in capfdbinary.readouterr().out) == (why is not None)
 
 
@@ -136,7 +140,7 @@ def test_on_azure_only_a_stop_that_the_job_was_asked_for_exits_with_0(
     launcher = launcher_of(tmp_path, context={"stopped_exit_code": 0})
     (tmp_path / "result.json").write_text('{"outcome": "stopped"}')
     launcher.stop.reason = why
-    assert launcher._conclude(0, 1.0) == code
+    assert launcher.conclude(0, 1.0) == code
 
 
 def test_sigterm_notifies_the_peers_and_notes_of_an_earlier_attempt_are_ignored(
@@ -188,17 +192,21 @@ def test_a_short_freeze_and_events_of_other_machines_are_ignored() -> None:
 @pytest.mark.parametrize("cut_off", [False, True])
 def test_polling_ends_if_nothing_answers(monkeypatch: pytest.MonkeyPatch, cut_off: bool) -> None:
     requested: list[str] = []
-    get = ScheduledEvents._get
+    open_url = OpenerDirector.open
 
-    def counted(self: ScheduledEvents, path: str) -> bytes:
-        requested.append(path)
+    def counted(self: OpenerDirector, request: Request, *args: Any, **options: Any) -> Any:
+        requested.append(request.full_url)
         if cut_off:
             raise IncompleteRead(b"{")
-        return get(self, path)
+        return open_url(self, request, *args, **options)
 
-    monkeypatch.setattr(ScheduledEvents, "_get", counted)
+    monkeypatch.setattr(OpenerDirector, "open", counted)
     scheduled_events = ScheduledEvents(f"http://127.0.0.1:{free_port()}")
-    scheduled_events._watch()
+    before = set(threading.enumerate())
+    scheduled_events.watch()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(HANG_SECONDS)
+
     assert (len(requested), scheduled_events.event) == (stop_module.MAX_FAILURES, "")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_files_are_copied_in_the_order_in_which_they_were_written(
     local: Path, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied: list[str] = []
-    monkeypatch.setattr(storage_sync, "_copy", lambda path, _: copied.append(path.name))
+    monkeypatch.setattr(shutil, "copyfileobj", lambda file, *_: copied.append(Path(file.name).name))
     for number, name in enumerate(["z-rank", "a-manifest"]):
         (local / name).write_text(name)
         os.utime(local / name, ns=(number, number))
@@ -124,7 +125,7 @@ def test_a_deleted_file_stays_in_storage_until_its_replacement_is_stored(
     (local / "step-1").unlink()
     copied = []
     for _ in range(3):
-        sync._sync(everything=False)
+        sync.poll(everything=False)
         copied.append(content(storage))
 
     assert copied == [{"step-1": "old"}, {"step-2": "new"}, {"step-2": "new"}]

@@ -188,7 +188,7 @@ def test_an_invalid_name_is_reported_before_any_request(name: str) -> None:
     ],
 )
 def test_the_token_is_for_the_cloud_of_the_vault(host: str, cloud: str) -> None:
-    assert stored_secrets._token_audience(f"https://{host}/secrets/a") == cloud
+    assert stored_secrets.token_audience(f"https://{host}/secrets/a") == cloud
 
 
 def test_one_token_of_the_managed_identity_is_used_for_all_secrets(

@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -32,10 +35,10 @@ class Node:
     def __init__(self, folder: Path, output: Any, masker: SecretMasker) -> None:
         self.masker = masker
         self.seen: list[dict[str, Any]] = []
-        self.streams = streams.Streams(
-            folder, 1, lambda event: self.seen.append(event.to_json()), key=KEY
-        )
-        self.pipe = os.open(folder / "rank-0", os.O_WRONLY)
+        self.on_event: Callable[[Event], None] = lambda event: self.seen.append(event.to_json())
+        self.streams = streams.Streams(folder, 1, lambda event: self.on_event(event), key=KEY)
+        self.path = folder / "rank-0"
+        self.pipe = os.open(self.path, os.O_WRONLY)
         self._output = output
 
     def write(self, data: bytes) -> str:
@@ -54,6 +57,14 @@ class Node:
         self.streams.drain()
         return self._output.readouterr().out.decode()  # type: ignore[no-any-return]
 
+    def close(self) -> None:
+        """Close all ends of the pipe in this process."""
+        pipe = self.path.stat()
+        for name in os.listdir("/dev/fd"):  # noqa: PTH208  (names of no files)
+            with suppress(OSError):  # the folder's own, which is closed by now
+                if os.path.samestat(os.fstat(int(name)), pipe):
+                    os.close(int(name))
+
 
 @pytest.fixture
 def node(tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
@@ -64,8 +75,7 @@ def node(tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(streams, "UNFINISHED_SECONDS", 1e6)  # however slow this machine is
     streams_node = Node(tmp_path, capfdbinary, masker)
     yield streams_node
-    for fd in streams_node.streams._pipes:
-        os.close(fd)
+    streams_node.close()
 
 
 ERROR = '{"type":"error","time":1.5,"node":0,"rank":0,"exception":"ValueError","message":"x"}'
@@ -168,7 +178,7 @@ def test_a_thousand_fuzzed_lines_do_not_change_the_outcome(
     tmp_path: Path, node: Node, code: int
 ) -> None:
     launcher = launcher_of(tmp_path)
-    node.streams._on_event = launcher._on_event
+    node.on_event = launcher.on_event
     true = {
         "type": "error",
         "time": 2.0,
@@ -184,7 +194,7 @@ def test_a_thousand_fuzzed_lines_do_not_change_the_outcome(
         node.write(SIGNED.encode() + json.dumps(true).encode() + b"\n")
 
     node.write(b"\n".join(lines[500:]) + b"\n")
-    outcome, cause = launcher._outcome(code)
+    outcome, cause = launcher.outcome(code)
     assert (outcome, cause and cause.to_json()) == (
         ("succeeded", None) if code == 0 else ("failed", true)
     )
@@ -208,11 +218,9 @@ def test_output_is_written_in_whole_marked_lines(node: Node) -> None:
 
 
 def unfinished(node: Node) -> str:
-    """Return the unfinished lines that are shown, ten seconds after the last time."""
-    for pipe in node.streams._pipes.values():
-        pipe.shown_at -= streams.UNFINISHED_SECONDS
-
-    return node.write(b"")
+    """Return the unfinished lines that are shown when their time has come."""
+    with patch.object(streams, "UNFINISHED_SECONDS", 0.0):
+        return node.write(b"")
 
 
 def test_a_progress_bar_is_shown_before_its_line_ends(node: Node) -> None:
@@ -226,10 +234,16 @@ def test_a_progress_bar_is_shown_before_its_line_ends(node: Node) -> None:
 
 
 def test_an_endless_progress_bar_does_not_fill_the_memory(node: Node) -> None:
-    for number in range(30):
-        assert node.write(b"\r%4d %s" % (number, b"#" * 50_000)) == ""
+    tracemalloc.start()
+    try:
+        for number in range(30):
+            assert node.write(b"\r%4d %s" % (number, b"#" * 50_000)) == ""
 
-    assert len(node.streams._pipes[min(node.streams._pipes)].buffer) < 200_000
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert kept < 500_000, "the last text alone is kept"
     assert node.write(b"\n").startswith("[local rank 0]   29 #")
 
 
@@ -281,7 +295,7 @@ def test_a_secret_is_masked_in_the_output_of_the_launcher_itself(
 
     launcher = launcher_of(tmp_path, context={"failure_file": str(tmp_path / "failure")})
     launcher.ranks.add_error(reporting.node_error(OSError(f"no such folder: {SECRET}")))
-    assert launcher._conclude(1, 1.0) == 1
+    assert launcher.conclude(1, 1.0) == 1
     output = capfdbinary.readouterr().out.decode()
     assert "hunter2" not in output + (tmp_path / "failure").read_text()
     assert output.count("no such folder: ***") == 3

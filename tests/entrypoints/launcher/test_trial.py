@@ -12,14 +12,13 @@ import queue
 import socket
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloudtrain_launcher import trial
-from cloudtrain_launcher.events import Event, Metrics, RungReached, Warned
+from cloudtrain_launcher.events import Event, Metrics, RankStarted, RungReached, Warned
 from cloudtrain_launcher.host import free_port
 from cloudtrain_launcher.trial import (
     FILE_NAME,
@@ -165,9 +164,10 @@ def test_only_the_first_rank_is_heard_and_what_it_prints_counts_too(tmp_path: Pa
     metrics = {"loss": "loss=([0-9.]+)"}
     first_node = {"CLOUDTRAIN_NODE_RANK": "0"}
     launcher = launcher_of(tmp_path, first_node, trial=RULES | {"until": 2}, metrics=metrics)
-    launcher.ranks._ranks = {0: 0, 1: 1}
-    launcher._on_event(Metrics(rank=1, values={"loss": 1.0}))
-    launcher._on_event(Metrics(rank=0, values={"loss": 1.0}))
+    for rank in (0, 1):
+        launcher.on_event(RankStarted(time=1.0, rank=rank, local_rank=rank))
+    launcher.on_event(Metrics(rank=1, values={"loss": 1.0}))
+    launcher.on_event(Metrics(rank=0, values={"loss": 1.0}))
     launcher.ranks.on_line(1, "loss=0.5")
     assert not launcher.stop.is_requested()
     launcher.ranks.on_line(0, "loss=0.5")
@@ -191,7 +191,7 @@ def test_a_trial_that_has_ended_itself_has_succeeded_and_so_have_its_peers(
     launcher = launcher_of(tmp_path, {"CLOUDTRAIN_NODE_RANK": str(node)}, trial=RULES)
     (tmp_path / "result.json").write_text('{"outcome": "stopped"}')
     launcher.stop.reason = reason
-    assert launcher._conclude(1 if reason else 0, 1.0) == code
+    assert launcher.conclude(1 if reason else 0, 1.0) == code
 
 
 @pytest.mark.parametrize(("outcome", "code"), [("paused", 1), ("pruned", 0)])
@@ -202,7 +202,7 @@ def test_a_trial_that_waits_for_its_promotion_has_failed_without_its_checkpoint(
     (tmp_path / "result.json").write_text('{"outcome": "stopped"}')
     launcher.stop.end_trial(outcome)
     launcher.unsaved = launcher.ranks.add_error(error(-1, time.time() + 1, exception="OSError"))
-    assert launcher._conclude(1, 1.0) == code
+    assert launcher.conclude(1, 1.0) == code
 
 
 STUBBORN = """
@@ -327,11 +327,7 @@ def test_peers_that_are_there_and_those_that_come_later_hear_the_same(
     listen(HERE, port, lambda *message: heard.put(message))
     outcome, when = heard.get(timeout=HANG_SECONDS)
     assert (outcome, began <= when <= time.time()) == ("pruned", True)
-    for connection in (first._server, *first._peers):
-        with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts, which ends
-
-        connection.close()
+    first.close()
 
 
 def test_a_first_node_that_ends_without_a_word_is_no_end_of_the_trial(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -261,7 +263,15 @@ def test_an_error_that_passes_is_tried_again_and_one_that_stays_is_warned_of_onc
     )
 
 
-def test_the_address_of_azure_ml_is_one_of_https() -> None:
+def test_the_address_of_azure_ml_is_one_of_https(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def urlopen(request: urllib.request.Request, **_: Any) -> BytesIO:
+        asked.append(request.full_url)
+        return BytesIO(b'{"token": "next"}')
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
     server = MlflowServer(tracking_variables("azureml://eastus.api.azureml.ms"))
-    assert server._url == f"https://eastus.api.azureml.ms/mlflow/v2.0/{WORKSPACE}"
-    assert server._token_url == f"https://eastus.api.azureml.ms{TOKEN_PATH}"
+    server.log_metric("score", 1.0, 1)
+    server.refresh_token()
+    assert asked == [f"https://eastus.api.azureml.ms{path}" for path in (METRIC_PATH, TOKEN_PATH)]
