@@ -100,10 +100,10 @@ def gpu_names() -> tuple[str, ...]:
 
 def dlc_image(version: str, region: str, gpu: bool) -> str | None:
     """Return the address of a version (`2.10` or `2.10.0`) in a region, or None."""
-    for row in _table("dlc"):
+    for row in table("dlc"):
         if version in (row["version"], row["version"].rpartition(".")[0]):
             account = next(
-                (account for account in _table("dlc_accounts") if account["region"] == region), None
+                (account for account in table("dlc_accounts") if account["region"] == region), None
             )
             if account is None or region in row["without"].split():
                 return None
@@ -116,22 +116,21 @@ def dlc_image(version: str, region: str, gpu: bool) -> str | None:
 
 def dlc_versions() -> tuple[str, ...]:
     """Return the versions, newest first: `2.10`."""
-    return tuple(dict.fromkeys(row["version"].rpartition(".")[0] for row in _table("dlc")))
+    return tuple(dict.fromkeys(row["version"].rpartition(".")[0] for row in table("dlc")))
 
 
 def dlc_regions() -> tuple[str, ...]:
     """Return the regions with containers."""
-    return tuple(row["region"] for row in _table("dlc_accounts"))
+    return tuple(row["region"] for row in table("dlc_accounts"))
 
 
 def registry_domain(region: str) -> str:
     """Return the domain of a region's registries."""
-    domain = next(
-        (row["domain"] for row in _table("dlc_accounts") if row["region"] == region), None
-    )
+    domain = next((row["domain"] for row in table("dlc_accounts") if row["region"] == region), None)
     return domain or ("amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com")
 
 
 @cache
-def _table(name: str) -> tuple[dict[str, str], ...]:
+def table(name: str) -> tuple[dict[str, str], ...]:
+    """Return the rows of a table of this folder, which is read once."""
     return tuple(read_table(name))

@@ -197,7 +197,7 @@ def start(
     for text in start_notes(plan, issues):
         note(text)
     if not yes:
-        _confirm(plan)
+        confirm(plan)
     try:
         folder = submit(
             plan,
@@ -227,7 +227,7 @@ def start(
         )
 
 
-def _confirm(plan: Plan) -> None:
+def confirm(plan: Plan) -> None:
     """Ask before a job that costs money."""
     estimate = plan.target.cost_estimate
     if estimate is not None and not plan.is_rehearsal:

@@ -88,7 +88,7 @@ def test_unknown_operations_and_jobs_are_refused(account: Cloud) -> None:
 def test_answer_that_contradicts_the_service_model_is_a_mistake(
     account: Cloud, monkeypatch: pytest.MonkeyPatch, tag: dict[str, Any], contradiction: str
 ) -> None:
-    monkeypatch.setitem(account.service._operations, "ListTags", lambda _: {"Tags": [tag]})
+    monkeypatch.setitem(account.service.operations, "ListTags", lambda _: {"Tags": [tag]})
     with pytest.raises(HTTPClientError):
         account.client("sagemaker").list_tags(ResourceArn=account.account.arn("a"))
     assert contradiction in account.account.unexpected_errors.pop()

@@ -111,7 +111,7 @@ def test_answer_that_contradicts_microsofts_model_is_a_mistake(
     still: AzureCloud, monkeypatch: pytest.MonkeyPatch, properties: Body, problem: str
 ) -> None:
     answer = json_response(200, {"properties": properties})
-    monkeypatch.setitem(still.service._operations, "GetJob", lambda _: answer)
+    monkeypatch.setitem(still.service.operations, "GetJob", lambda _: answer)
     with pytest.raises(OSError, match="closed connection"):
         call(still, "GET", f"{still.account.scope}/jobs/any?{VERSION}")
     assert problem in still.account.unexpected_errors.pop()

@@ -78,9 +78,7 @@ def test_only_container_tests_see_the_engine_of_the_machine(
     assert os.environ["DOCKER_HOST"] == machine.NO_ENGINE
     assert "DOCKER_CONTEXT" not in os.environ
 
-    monkeypatch.setattr(
-        machine, "_MACHINE_VARIABLES", {"DOCKER_HOST": "unix:///run/an-engine.sock"}
-    )
+    monkeypatch.setattr(machine, "MACHINE_VARIABLES", {"DOCKER_HOST": "unix:///run/an-engine.sock"})
     request.node.add_marker("docker")
     machine.show_engine(request.node)
     assert os.environ["DOCKER_HOST"] == "unix:///run/an-engine.sock"

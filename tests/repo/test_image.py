@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.providers.docker.images import _CONTEXT
+from cloudtrain.providers.docker.images import CONTEXT
 from tests.repo.tools import ROOT, tool
 from tests.support.waiting import HANG_SECONDS
 
@@ -99,7 +99,7 @@ def test_what_it_copies_is_there_and_is_all_that_the_build_sees() -> None:
     ]
     assert ignored == "*"
     assert {line.removeprefix("!") for line in included} == {name.rstrip("*") for name in names}
-    assert {*_CONTEXT} == {*names - payload, "Dockerfile"}
+    assert {*CONTEXT} == {*names - payload, "Dockerfile"}
 
 
 def test_train_is_what_it_runs_and_nothing_stands_before_it() -> None:

@@ -26,7 +26,7 @@ def _machine_variables() -> dict[str, str]:
     return variables
 
 
-_MACHINE_VARIABLES = _machine_variables()
+MACHINE_VARIABLES = _machine_variables()
 
 
 def mark_by_fixtures(items: Iterable[pytest.Item]) -> None:
@@ -43,6 +43,6 @@ def show_engine(item: pytest.Item) -> None:
         os.environ.pop(name, None)
 
     if item.get_closest_marker("docker"):
-        os.environ.update(_MACHINE_VARIABLES)
+        os.environ.update(MACHINE_VARIABLES)
     else:
         os.environ["DOCKER_HOST"] = NO_ENGINE

@@ -74,7 +74,7 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
 def test_no_line_whatever_breaks_the_supervisor_and_what_it_keeps_can_be_shown(
     supervisor: Supervisor, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    while supervisor.nodes[0].read(supervisor._record):
+    while supervisor.nodes[0].read(supervisor.record):
         pass
     supervisor.nodes[0].exit_code = 1
     ended = run_outcome(

@@ -80,7 +80,7 @@ def prepared(tmp_path: Path, text: str) -> tuple[DockerEmulator, list[ContainerL
         RunPaths(tmp_path / "runs" / "run-1"), request, EmulatedPlan.from_json(plan.to_json())
     )
     launches = [ContainerLaunch.from_json(launch) for launch in request["launches"]]
-    emulator.gpus = emulator._take_gpus(launches)
+    emulator.gpus = emulator.take_gpus(launches)
     return emulator, launches
 
 
@@ -89,12 +89,12 @@ def test_containers_get_the_chosen_gpus_and_count_them_from_zero(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     emulator, launches = prepared(tmp_path, "resources: {nodes: 2, gpus: 1}\n")
-    with emulator._gpu_locks:
+    with emulator.gpu_locks:
         assert [emulator.spec(launch).gpus for launch in launches] == [(four[2],), (four[3],)]
     emulator, launches = prepared(
         tmp_path, "resources: {gpus: 2}\nenv: {CUDA_VISIBLE_DEVICES: '1,0'}\n"
     )
-    with emulator._gpu_locks:
+    with emulator.gpu_locks:
         spec = emulator.spec(launches[0])
     assert spec.gpus == (four[1], four[0])
     inside = environment(spec, {})
@@ -130,7 +130,7 @@ def test_two_runs_share_no_gpu_by_accident_and_a_killed_one_holds_none(
     try:
         assert second.stdout.readline().split() == four[:2]
         emulator, launches = prepared(tmp_path, "resources: {gpus: 2}\n")
-        with emulator._gpu_locks:
+        with emulator.gpu_locks:
             assert emulator.spec(launches[0]).gpus == (four[2], four[3])
         with pytest.raises(CloudError) as refused:
             prepared(tmp_path, "resources: {gpus: 3}\n")

@@ -107,7 +107,7 @@ def rewrite(addresses: Addresses) -> None:
     ]
     (TABLES / "dlc.csv").write_text("\n".join(versions) + "\n")
     (TABLES / "dlc_accounts.csv").write_text("\n".join(accounts) + "\n")
-    images._table.cache_clear()
+    images.table.cache_clear()
 
 
 def cases(addresses: Addresses) -> Iterator[tuple[str, str, str, str | None]]:

@@ -12,7 +12,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.cli.plan_view import cost
-from cloudtrain.cli.submit import _confirm
+from cloudtrain.cli.submit import confirm as confirm_plan
 from cloudtrain.errors import RefusedError, SpecError, UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.account import cli_default_region
@@ -159,7 +159,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Asked:
         monkeypatch.setattr("sys.stderr", screen)
         monkeypatch.setattr("click.termui.visible_prompt_func", prompt)
         try:
-            _confirm(plan)
+            confirm_plan(plan)
         finally:
             questions[:] = [screen.getvalue() + "".join(questions)] if questions else []
         return questions
@@ -224,7 +224,7 @@ def test_nothing_is_asked_of_a_job_that_is_free_or_where_nobody_can_answer(
     assert ask(plan) == []
     (folder / "cloudtrain.toml").unlink()
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    _confirm(plan)  # without a terminal it continues
+    confirm_plan(plan)  # without a terminal it continues
 
 
 @pytest.mark.parametrize(

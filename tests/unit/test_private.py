@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -30,7 +30,7 @@ from cloudtrain.runs.store import RunStore, index_run, summaries
 from cloudtrain.source.scan import pack, scan
 from cloudtrain.submission.drills.drill import workplace
 from cloudtrain.sweeps.journal import SweepFolder
-from cloudtrain_launcher import file_locks, host
+from cloudtrain_launcher import file_locks
 from cloudtrain_launcher.events import Ended, Submitting
 from cloudtrain_launcher.file_locks import FileLock, acquire, is_locked, locked
 from cloudtrain_launcher.host import free_port
@@ -288,22 +288,26 @@ def test_a_free_port_can_be_bound_and_is_not_handed_out_twice() -> None:
 
 
 def test_a_free_port_has_a_free_port_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    reserve = host._reserve_port
-    reserved: list[int] = []
+    below = free_port()
+    bound: list[int] = []
+
+    class Offered(socket.socket):
+        """A socket of a system that first offers the port below the neighbour's."""
+
+        def bind(self, address: Any) -> None:
+            interface, port = address
+            super().bind((interface, port if bound else below))
+            bound.append(self.getsockname()[1])
+
     with socket.socket() as neighbour:
         neighbour.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        neighbour.bind(("127.0.0.1", 0))
-        offers = [neighbour.getsockname()[1] - 1]
+        neighbour.bind(("127.0.0.1", below + 1))
+        monkeypatch.setattr(socket, "socket", Offered)
+        port = free_port()
 
-        def offer(port: int) -> int:
-            reserved.append(offers.pop() if offers else reserve(port))
-            return reserved[-1]
-
-        monkeypatch.setattr(host, "_reserve_port", offer)
-        port = host.free_port()
-
-    assert len(reserved) > 2, "the neighbour's port is not free"
-    assert reserved[-2:] == [port, port + 1]
+    assert bound[0] == below
+    assert port != below, "the neighbour's port is not free"
+    assert bound[-3:] == [port, port + 1, port + 1], "looked at, then reserved"
 
 
 def test_checkpoints_that_cannot_be_kept_now_end_no_training_and_are_kept_later(
@@ -324,9 +328,9 @@ def test_checkpoints_that_cannot_be_kept_now_end_no_training_and_are_kept_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "copyfile", full_disk)
-        supervisor._sync()
+        supervisor.sync()
     assert "checkpoints not kept" in capfd.readouterr().err
-    supervisor._sync()
+    supervisor.sync()
     assert (tmp_path / "checkpoints" / "step-1").read_text() == "weights"
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.errors import SpecError
-from cloudtrain.providers.aws.request import _of_first_rank
+from cloudtrain.providers import get_provider
 from cloudtrain.spec.fields import FieldErrors
 from cloudtrain.spec.inputs import MAX_METRICS, read_metrics
 from cloudtrain.spec.load import load_spec
@@ -27,6 +27,7 @@ from cloudtrain.units import (
     parse_money,
     parse_size,
 )
+from tests.golden.cases import plan_of
 
 # Durations, sizes and money: as people write them, and back.
 
@@ -209,7 +210,11 @@ def test_more_metrics_than_sagemaker_takes_are_refused() -> None:
     ],
 )
 def test_sagemaker_looks_at_the_first_ranks_lines(pattern: str, sagemakers: str) -> None:
-    assert _of_first_rank(pattern) == sagemakers
+    plan = plan_of("aws", f"entrypoint: train.py\nmetrics: {json.dumps({'x': pattern})}\n")
+    request: Any = get_provider("aws").render(plan).document
+    assert request["AlgorithmSpecification"]["MetricDefinitions"] == [
+        {"Name": "x", "Regex": sagemakers}
+    ]
 
 
 @given(

@@ -157,12 +157,13 @@ def test_a_run_on_a_machine_that_was_lent_to_a_process_ends_with_that_process(
 def test_only_the_process_that_says_so_ties_its_runs_to_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lifeline, "_tied", [])
     assert lifeline.lifeline() == []
     assert lifeline.read_lifeline([]) is None
-    lifeline.end_runs_with_this_process()
-    assert lifeline.read_lifeline(lifeline.lifeline()) == ProcessIdentity.of(os.getpid())
-    monkeypatch.setattr(os, "getpid", lambda: -1)  # in a fork
+    with lifeline.runs_end_with_this_process():
+        assert lifeline.read_lifeline(lifeline.lifeline()) == ProcessIdentity.of(os.getpid())
+        monkeypatch.setattr(os, "getpid", lambda: -1)  # in a fork
+        assert lifeline.lifeline() == []
+    monkeypatch.undo()
     assert lifeline.lifeline() == []
 
 

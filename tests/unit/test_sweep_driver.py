@@ -160,7 +160,7 @@ def test_a_clock_that_is_set_back_gives_no_trial_more_time(
     folder = SweepFolder.create(tmp_path, definition, {"spec.yaml": "", "plan.json": "{}"})
     clock = {"system": 1_000_000.0, "uptime": 50.0}
     monkeypatch.setattr("cloudtrain.sweeps.driver.time.time", lambda: clock["system"])
-    monkeypatch.setattr("cloudtrain.sweeps.driver._uptime", lambda: clock["uptime"])
+    monkeypatch.setattr("cloudtrain.sweeps.driver.time.clock_gettime", lambda _: clock["uptime"])
 
     def pause() -> None:
         clock["uptime"] += 100.0

@@ -47,7 +47,7 @@ from tests.support.sessions import (
 def no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("cloudtrain.cli.output._program", lambda: "cloudtrain")
+    monkeypatch.setattr(sys, "argv", ["cloudtrain"])
 
 
 def play(

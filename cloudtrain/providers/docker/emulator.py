@@ -111,7 +111,8 @@ class DockerEmulator:
         self.network = f"cloudtrain-{paths.run.name}-{digest}"
         self.gpus: tuple[str, ...] = ()
         """UUIDs of the GPUs of all nodes, in the order of the nodes."""
-        self._gpu_locks = ExitStack()
+        self.gpu_locks = ExitStack()
+        """Holds these GPUs for the run until `clean_up`."""
         self._packages: tuple[Bind, ...] = ()
         """Mounts of the job's packages, if it needs any."""
 
@@ -128,7 +129,7 @@ class DockerEmulator:
         Raise CloudError if GPUs are in use or the engine does not answer.
         """
         launches = self.inner.prepare(archive)
-        self.gpus = self._take_gpus(launches)
+        self.gpus = self.take_gpus(launches)
         self._packages = self._packages_folder()
         marker = cleanup_marker(self.paths.run)
         marker.parent.mkdir(exist_ok=True)
@@ -149,7 +150,7 @@ class DockerEmulator:
         try:
             remove_containers(self.paths.run)
         finally:
-            self._gpu_locks.close()
+            self.gpu_locks.close()
 
     def collect(self) -> list[str]:
         """Store what the contract stores at the end; return warnings."""
@@ -200,12 +201,13 @@ class DockerEmulator:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return (Bind(source=str(folder), target=PACKAGES),)
 
-    def _take_gpus(self, launches: Sequence[Launch]) -> tuple[str, ...]:
+    def take_gpus(self, launches: Sequence[Launch]) -> tuple[str, ...]:
+        """Lock GPUs for all nodes and return their UUIDs. Raise CloudError if too few are free."""
         count = self.gpus_per_node * len(launches)
         if not count:
             return ()
         visible = machine.visible_gpus(launches[0].env)
-        return take(visible, count, self._gpu_locks)
+        return take(visible, count, self.gpu_locks)
 
     def _container_launch(self, launch: ContainerLaunch, rootless: bool) -> Launch:
         file = self.paths.run / "nodes" / str(launch.node) / "container.json"

@@ -198,7 +198,7 @@ def _inspect_in_ecr(
 PUSH_SECONDS = 1800.0
 """Maximum time for a registry to store a layer of gigabytes."""
 
-_CONTEXT = ("Dockerfile", "requirements.txt", "torch-cpu.txt", "torch-cuda.txt", "train")
+CONTEXT = ("Dockerfile", "requirements.txt", "torch-cpu.txt", "torch-cuda.txt", "train")
 """Files of docker/ that its Dockerfile uses."""
 
 _NO_INDEX = {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
@@ -314,7 +314,7 @@ def _context(recipe: Recipe) -> Iterator[str]:
         yield recipe.context
         return
     with tempfile.TemporaryDirectory(prefix="cloudtrain-image-") as folder:
-        for name in (".dockerignore", *_CONTEXT):
+        for name in (".dockerignore", *CONTEXT):
             shutil.copy(Path(recipe.context, name), folder)
         Path(folder, "payload.tar").write_bytes(payload_archive())
         yield folder

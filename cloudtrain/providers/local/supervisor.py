@@ -241,14 +241,14 @@ class Supervisor:
                     self._signal_all(signal.SIGKILL)
                 for key, _ in selector.select(timeout=SELECT_SECONDS):
                     if isinstance(key.data, Node):
-                        if not key.data.read(self._record):
+                        if not key.data.read(self.record):
                             selector.unregister(key.fd)
                     else:
                         os.read(key.fd, 4096)
                 self._reap_launchers()
                 if time.monotonic() > self.synced_at + SYNC_SECONDS:
                     self._check_folder()
-                    self._sync()
+                    self.sync()
 
     def _register(self, selector: selectors.BaseSelector) -> None:
         """Wake up for the nodes' output and, through a pipe, for signals."""
@@ -266,7 +266,7 @@ class Supervisor:
         """Collect ended launchers; after the first failure, ask the others to end."""
         for node in self.nodes:
             if node.exit_code is None and node.process.poll() is not None:
-                while node.read(self._record):
+                while node.read(self.record):
                     pass
                 node.exit_code = node.process.returncode
                 if node.exit_code != 0 and self.deadline is None:
@@ -274,7 +274,7 @@ class Supervisor:
                     self.deadline = time.monotonic() + PEERS_SECONDS
                     self._signal_all(signal.SIGTERM)
 
-    def _record(self, events: Sequence[Event]) -> None:
+    def record(self, events: Sequence[Event]) -> None:
         """Store events of a node, and remember which ranks have finished."""
         for event in events:
             if isinstance(event, RankEnded) and event.exitcode == 0:
@@ -296,7 +296,7 @@ class Supervisor:
         if self.folder.is_found_removed():
             self.stop("the run's folder was removed")
 
-    def _sync(self) -> None:
+    def sync(self) -> None:
         """Copy new checkpoints. A full disk does not end the training: it may have space later."""
         self.synced_at = time.monotonic()
         try:

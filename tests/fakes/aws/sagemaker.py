@@ -138,7 +138,7 @@ class SageMaker:
         self._threads = JobThreads(self.account.closing)
         self._lock = threading.Lock()
         self.model = service_model("sagemaker")
-        self._operations: dict[str, Callable[[Document], Document]] = {
+        self.operations: dict[str, Callable[[Document], Document]] = {
             "CreateTrainingJob": self._create,
             "DescribeTrainingJob": lambda body: self._job(body["TrainingJobName"]).describe(),
             "StopTrainingJob": self._stop,
@@ -157,7 +157,7 @@ class SageMaker:
 
     def call(self, operation: str, body: Mapping[str, Any]) -> Document:
         """One call of the API; Refused is what it answers instead."""
-        if operation not in self._operations:
+        if operation not in self.operations:
             raise ServiceError(
                 "UnknownOperationException", f"The requested operation {operation} is not known."
             )
@@ -170,7 +170,7 @@ class SageMaker:
                 for problem in problems
             )
             raise invalid(f"{len(problems)} validation {several} detected: {message}")
-        return self._operations[operation](dict(body))
+        return self.operations[operation](dict(body))
 
     def interrupt(self, name: str) -> None:
         """Take a job's machines away as soon as it trains, as a spot market does."""

@@ -58,7 +58,7 @@ class Workspace:
         self._threads = JobThreads(account.closing)
         self._lock = threading.RLock()
         assets = self.assets
-        self._operations: dict[str, Callable[[ArmRequest], Response]] = {
+        self.operations: dict[str, Callable[[ArmRequest], Response]] = {
             "GetWorkspace": lambda call: json_response(
                 200, resources.workspace(account, call.version)
             ),
@@ -127,11 +127,11 @@ class Workspace:
                 400,
             )
         self._find_scope(place)
-        if operation not in self._operations:
+        if operation not in self.operations:
             raise ServiceError(
                 "InvalidResourceType", f"The resource type of {place.path} could not be found.", 404
             )
-        return self._operations[operation](ArmRequest(place.names, place.query, body, place.path))
+        return self.operations[operation](ArmRequest(place.names, place.query, body, place.path))
 
     def interrupt(self, name: str) -> None:
         """Take a job's low-priority machines away as soon as it runs. ValueError for a job that has
