@@ -20,13 +20,14 @@ from cloudtrain.bundle import payload_files
 from cloudtrain.source.scan import pack, scan
 from tests.entrypoints.launcher.platforms import resources
 from tests.entrypoints.launchers import document
+from tests.support.waiting import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE_VARIABLE = "CLOUDTRAIN_TEST_BASE_IMAGE"
 BASE = "cloudtrain-cpu-base:local"
 """Image made by `.ci/engine base`."""
 
-BUILD_SECONDS = 900
+BUILD_SECONDS = 1800
 RUN_SECONDS = 600
 
 
@@ -55,7 +56,7 @@ class Engine:
                 raise NoEngine(f"no image {self.base} to build on; .ci/engine base makes one")
 
     def call(
-        self, *argv: str, timeout: float = 60, **variables: str
+        self, *argv: str, timeout: float = HANG_SECONDS, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         """Run one docker command, with both output streams together."""
         return subprocess.run(
@@ -64,7 +65,7 @@ class Engine:
             text=True, errors="replace", timeout=timeout, check=False,
         )  # fmt: skip
 
-    def do(self, *argv: str, timeout: float = 60) -> str:
+    def do(self, *argv: str, timeout: float = HANG_SECONDS) -> str:
         """One docker command that must succeed."""
         process = self.call(*argv, timeout=timeout)
         assert process.returncode == 0, process.stdout
@@ -178,7 +179,7 @@ def _client() -> str:
         if not Path(path).exists():
             continue
         result = subprocess.run(
-            [path, "info"], capture_output=True, text=True, timeout=30, check=False
+            [path, "info"], capture_output=True, text=True, timeout=HANG_SECONDS, check=False
         )
         if result.returncode != 0:
             why = "no Docker engine answers; .ci/engine start starts one"

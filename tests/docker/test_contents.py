@@ -11,7 +11,7 @@ import pytest
 
 from tests.docker.engine import ROOT, Engine, steps
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.docker
 
 COMPILERS = ["gcc", "g++"]
 PROGRAMS = (
@@ -98,8 +98,6 @@ def test_both_clouds_find_the_python_of_the_image(
 
 
 # Building the image again: what a change rebuilds.
-
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ import pytest
 
 from tests.docker.engine import RUN_SECONDS, TRAINER, Engine, tree
 from tests.entrypoints.launchers import events
+from tests.support.waiting import HANG_SECONDS
 
-pytestmark = [pytest.mark.docker, pytest.mark.torchrun, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.docker, pytest.mark.torchrun]
 
 SCRIPT = """
 import json, os, socket, torch, torch.distributed as dist
@@ -69,14 +70,14 @@ def test_a_stop_reaches_the_ranks_and_leaves_a_checkpoint_in_time(
     job = TRAINER | {
         "argv": ["--epochs", "100000"],
         "values": {"epochs": 100_000},
-        "grace_seconds": 60,
+        "grace_seconds": HANG_SECONDS,
     }
     base = tree(tmp_path, **job)
     with engine.container(image, "train", options=OFFLINE) as name:
         engine.do("cp", f"{base}/.", f"{name}:/opt/ml")
         engine.do("start", name)
         await_log(engine, name, '"epoch"')
-        engine.do("stop", "--time", "60", name, timeout=90)
+        engine.do("stop", "--time", str(HANG_SECONDS), name, timeout=2 * HANG_SECONDS)
         log = engine.do("logs", name)
         state = engine.inspect(name)["State"]
         engine.do("cp", f"{name}:/opt/ml/checkpoints", str(tmp_path / "checkpoints"))

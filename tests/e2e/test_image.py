@@ -27,7 +27,7 @@ from tests.support.waiting import HANG_SECONDS, eventually
 if TYPE_CHECKING:
     from docker.client import DockerClient
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.docker
 
 JOB = (
     "name: own\nentrypoint: train.py\nimage: {build: image/Dockerfile}\nlimits: {max_runtime: 1"

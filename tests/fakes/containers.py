@@ -17,6 +17,7 @@ from typing import IO, Any, ClassVar, Protocol, TypeVar
 
 from cloudtrain.providers.local.processes import RUN_DIR_VARIABLE, end_orphans
 from tests.support.forked_command import ForkedCommand, command_server
+from tests.support.waiting import HANG_SECONDS
 
 # The threads of an imitated cloud's jobs, one each.
 
@@ -90,7 +91,7 @@ def run_search(
 
 # One container: a process with all its children, and a thread that reads their output.
 
-READ_SECONDS = 60
+READ_SECONDS = HANG_SECONDS
 """How long to wait for the last output of a container; only an escaped process keeps its pipe open
 longer.
 """

@@ -21,6 +21,7 @@ from tests.fakes.azure.account import Cluster
 from tests.fakes.azure.blobs import AUDIENCE
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.recorded import DATA, Exchange, exchanges
+from tests.support.waiting import HANG_SECONDS
 
 
 class Kept(NamedTuple):
@@ -203,7 +204,7 @@ class _Replay:
             body = CONTENT
         url = urlsplit(self.cloud.endpoint.url)
         connection = http.client.HTTPSConnection(
-            str(url.hostname), url.port, context=self._tls(), timeout=30
+            str(url.hostname), url.port, context=self._tls(), timeout=HANG_SECONDS
         )
         try:
             connection.request(

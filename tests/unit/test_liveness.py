@@ -83,13 +83,15 @@ BEFORE = replace(MINE, boot="the one before")
 def test_silent_remote_supervisor_is_reported_and_not_given_up(
     run: RunFolder, sleeper: subprocess.Popen[bytes]
 ) -> None:
+    before = time.time()
     is_supervised_by(run, ELSEWHERE, silent_for=600)
+    after = time.time()
     state = look(run)
     assert (state.state, state.phase) == (
         "running",
         "no sign of life of its supervisor on elsewhere",
     )
-    assert time.time() - state.phase_since == pytest.approx(600, abs=60)
+    assert before - 601 <= state.phase_since <= after - 599
     assert len(events_of(run)) == len((look(run), events_of(run))[1]), "it is said once"
     is_supervised_by(run, ELSEWHERE)
     assert look(run).phase == ""

@@ -327,7 +327,7 @@ def test_a_run_is_followed_to_its_end(run: cloudtrain.Run, monkeypatch: pytest.M
         Cloud(Phase(time=2.0, phase="a", since=2.0), Ended(time=3.0, state="succeeded")),
         monkeypatch,
     )
-    updates = list(run.watch(timeout=60))
+    updates = list(run.watch(timeout=HANG_SECONDS))
     assert updates[-1].state.state == "succeeded"
     assert any(FULL in update.last_error for update in updates)
     assert not any(isinstance(event, Ended) for event in run.folder.events())

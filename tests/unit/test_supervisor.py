@@ -54,7 +54,7 @@ def run(store: RunStore, tmp_path: Path) -> Iterator[RunFolder]:
     request = {
         "launches": [launch],
         "max_runtime_seconds": 9999,
-        "grace_seconds": 5,
+        "grace_seconds": HANG_SECONDS,
         "resume_from": None,
     }
     plan = {"provider": "local", "target": {"contract": "plain"}}
@@ -209,7 +209,7 @@ class Shells:
     """An emulator whose nodes are lines of shell."""
 
     max_runtime_seconds = None
-    grace_seconds = 5
+    grace_seconds = HANG_SECONDS
     nodes_on_host = True
 
     def __init__(self, folder: Path, lines: tuple[str, ...]) -> None:
@@ -241,7 +241,7 @@ from cloudtrain.providers.local import supervisor
 from tests.unit.test_supervisor import Shells
 run = Path(sys.argv[1])
 supervisor.emulator_of = lambda _: Shells(run, tuple(sys.argv[2:]))
-supervisor.PEERS_SECONDS = 100  # no node is killed, however slow the machine is
+supervisor.PEERS_SECONDS = 3600  # no node is killed, however slow the machine is
 supervisor.Supervisor(run, run / "source.tar.gz", []).run()
 """
 

@@ -11,6 +11,7 @@ import pytest
 from cloudtrain_launcher.host import free_port
 from tests.entrypoints.launcher.platforms import start_node
 from tests.entrypoints.launchers import Launcher, events, finish
+from tests.support.waiting import HANG_SECONDS
 
 STOP_FILE = "output/.cloudtrain-stop"
 
@@ -46,7 +47,7 @@ def read_until(process: Launcher, kind: str) -> str:
 def test_the_stop_file_stops_all_nodes_and_one_that_is_restarted(tmp_path: Path) -> None:
     port = free_port()
     programs = {"train": SAVES_ON_SIGTERM}
-    job = {"nodes": 2}
+    job = {"nodes": 2, "grace_seconds": HANG_SECONDS}
     nodes = [start_node(tmp_path, rank, 2, port, programs, job) for rank in range(2)]
     before = [read_until(node, "ready") for node in nodes]
     (tmp_path / STOP_FILE).touch()

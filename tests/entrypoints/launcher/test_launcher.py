@@ -39,7 +39,7 @@ def test_a_program_that_saves_and_exits_on_sigterm_counts_as_stopped(tmp_path: P
         "signal.signal(signal.SIGTERM, leave)\nemit('ready')\n"
         "while True: time.sleep(0.05)\n"  # a signal just before one long sleep would wake nobody
     )
-    process = start(tmp_path, script, new_process=True)
+    process = start(tmp_path, script, new_process=True, grace_seconds=HANG_SECONDS)
     output = output_until(process, '"type":"ready"')
     process.send_signal(signal.SIGTERM)
     output += finish(process)

@@ -263,7 +263,7 @@ def test_the_other_nodes_of_a_trial_end_with_the_first_whatever_they_run(tmp_pat
         changes: dict[str, Any] = {
             "nodes": 2,
             "trial": RULES | {"until": 1},
-            "grace_seconds": 10,
+            "grace_seconds": HANG_SECONDS,
             "restarts": 1,
         }
         processes.append(start(tmp_path / str(node), WAITING, node=node, port=port, **changes))
