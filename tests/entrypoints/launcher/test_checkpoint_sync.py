@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -305,12 +306,14 @@ def test_a_file_that_is_replaced_at_once_stays_also_on_a_shared_disk(
         DeletionSync(tmp_path / "disk", lambda path, _: pytest.fail(path)) for _ in range(2)
     )
     last = tmp_path / "disk" / "last" / "model.pt"
+    removed = (tmp_path / f"removed-{number}" for number in count())
     last.parent.mkdir()
     for _ in range(2):
         for node, node_sync in enumerate((sync, peer)):
             node_sync.exchange(store, node)
 
-    last.parent.rmdir()
+    # Out of the folder, where it keeps its inode: one of the same number would pass for a rename.
+    last.parent.rename(next(removed))
     for step in range(6):
         for node, node_sync in enumerate((sync, peer)):
             node_sync.exchange(store, node)
@@ -319,7 +322,7 @@ def test_a_file_that_is_replaced_at_once_stays_also_on_a_shared_disk(
             last.parent.mkdir()
             last.write_text("weights")
         else:
-            shutil.rmtree(last.parent)
+            last.parent.rename(next(removed))
 
     last.parent.mkdir()
     last.write_text("weights")
