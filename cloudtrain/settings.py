@@ -12,7 +12,7 @@ from typing import Any
 from cloudtrain.declaration import Setting, SettingKind, declarations
 from cloudtrain.errors import Issue, SpecError, did_you_mean
 from cloudtrain.units import parse_duration, parse_size
-from cloudtrain_launcher.packages.bounded_files import read_regular_text
+from cloudtrain_wire.bounded_files import read_regular_text
 
 STRICT = "strict"
 POLICIES = ("warn", STRICT)

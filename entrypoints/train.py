@@ -18,11 +18,11 @@ from typing import Any, NoReturn
 sys.path.insert(1, str(Path(__file__).parent / "job"))
 
 from cloudtrain_job import activity, emit_event, to_json, write_result
-from cloudtrain_launcher.events import Checkpoint, Result
 from cloudtrain_trainer.arguments import exit_with_error, parse, refuse
 from cloudtrain_trainer.options import Folders, Options
 from cloudtrain_trainer.own_task import from_options
 from cloudtrain_trainer.rules import Refused
+from cloudtrain_wire.events import Checkpoint, Result
 
 ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 """Variables of torch's allocator: the current name and older ones that torch still reads."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cloudtrain.errors import CloudError
-from cloudtrain_launcher.packages.bounded_files import read_regular_text
+from cloudtrain_wire.bounded_files import read_regular_text
 
 REGION_NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,40}")
 """Form of a region name, which becomes a file name."""

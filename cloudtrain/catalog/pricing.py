@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cloudtrain.catalog import Instance, instances
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import Issue
-from cloudtrain_launcher.packages.bounded_files import read_regular_text
+from cloudtrain_wire.bounded_files import read_regular_text
 
 if TYPE_CHECKING:
     from cloudtrain.catalog.price_tables import ListedPrice

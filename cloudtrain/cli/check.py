@@ -28,12 +28,7 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.submission import checkup
 from cloudtrain.submission import jobs as api
-from cloudtrain.submission.preflight import (
-    preflight,
-    raise_errors,
-    security_issues,
-    start_notes,
-)
+from cloudtrain.submission.preflight import preflight, raise_errors, security_issues, start_notes
 
 
 @click.command(

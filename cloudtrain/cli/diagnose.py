@@ -31,7 +31,7 @@ from cloudtrain.settings import DEFAULT_PROVIDER
 from cloudtrain.spec.sources import FILE
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration
-from cloudtrain_launcher.packages.bounded_files import open_regular_file
+from cloudtrain_wire.bounded_files import open_regular_file
 
 if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep

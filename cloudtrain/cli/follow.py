@@ -21,7 +21,7 @@ from cloudtrain.runs.state import WAITING, RunState
 from cloudtrain.submission.monitor import Update
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration, format_number
-from cloudtrain_launcher.events import (
+from cloudtrain_wire.events import (
     RESTART_ELSEWHERE,
     Activity,
     Error,

@@ -27,7 +27,7 @@ from cloudtrain.cli.terminal import (
 )
 from cloudtrain.cli.terminal import print_json as print_json
 from cloudtrain.units import format_duration, format_number
-from cloudtrain_launcher.packages.bounded_files import read_regular_text
+from cloudtrain_wire.bounded_files import read_regular_text
 
 if TYPE_CHECKING:
     from cloudtrain.errors import CloudtrainError, Issue

@@ -32,8 +32,8 @@ from cloudtrain.submission.context import is_packed
 from cloudtrain.submission.preflight import start_notes
 from cloudtrain.submission.rehearsals import without_varying
 from cloudtrain.units import format_duration, format_size
-from cloudtrain_launcher.packages.bounded_files import read_regular_text
-from cloudtrain_launcher.packages.requirement_files import hide_passwords
+from cloudtrain_wire.bounded_files import read_regular_text
+from cloudtrain_wire.requirement_files import hide_passwords
 
 MAX_PACKAGES = 6
 """Maximum installed packages that a plan shows."""

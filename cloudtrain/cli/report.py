@@ -24,7 +24,7 @@ from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState, explain
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration
-from cloudtrain_launcher.events import Cause
+from cloudtrain_wire.events import Cause
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "stopped": 5}
 

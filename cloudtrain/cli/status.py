@@ -41,7 +41,7 @@ from cloudtrain.settings import data_folder
 from cloudtrain.submission.lookup import NOT_ASKED, import_remote_runs, list_runs, runs_going_on
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration, format_number
-from cloudtrain_launcher.packages.bounded_files import read_regular_text
+from cloudtrain_wire.bounded_files import read_regular_text
 
 if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep

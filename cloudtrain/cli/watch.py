@@ -26,7 +26,7 @@ from cloudtrain.runs.state import Curve, RunState
 from cloudtrain.submission.monitor import Update
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration, format_number
-from cloudtrain_launcher.events import Usage
+from cloudtrain_wire.events import Usage
 
 if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep

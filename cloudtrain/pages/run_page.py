@@ -23,7 +23,7 @@ from cloudtrain.runs.state import RunState, SeenEvents, explain
 from cloudtrain.submission.compare import settings_of
 from cloudtrain.submission.run import Run
 from cloudtrain.units import format_number
-from cloudtrain_launcher.events import Event, Metrics, Progress
+from cloudtrain_wire.events import Event, Metrics, Progress
 
 MAX_METRICS = 24
 """Maximum metrics with a chart; the table has all of them."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.bundle import bundled, payload_files
 from cloudtrain.errors import SourceError
-from cloudtrain_launcher.packages.bounded_files import open_regular_file, read_regular_text
+from cloudtrain_wire.bounded_files import open_regular_file, read_regular_text
 
 if TYPE_CHECKING:
     from pathspec import PathSpec

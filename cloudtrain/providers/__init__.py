@@ -14,7 +14,7 @@ from cloudtrain import __version__
 from cloudtrain.declaration import Declaration, is_provider, load_third_party, third_party
 from cloudtrain.errors import Issue, UsageError
 from cloudtrain.runs.files import as_text
-from cloudtrain_launcher.events import Submitted, Submitting
+from cloudtrain_wire.events import Submitted, Submitting
 
 if TYPE_CHECKING:
     from cloudtrain.checkup import Check
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cloudtrain.runs.state import RunState
     from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec
-    from cloudtrain_launcher.events import Event
+    from cloudtrain_wire.events import Event
 
 Progress = Callable[[int, int], None]
 """Called with the amount done and the total, in the same unit (bytes)."""

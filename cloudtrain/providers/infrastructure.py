@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cloudtrain.errors import StorageError, UsageError
-from cloudtrain_launcher.packages.bounded_files import read_regular_text
+from cloudtrain_wire.bounded_files import read_regular_text
 
 DEFAULT_NAME = "cloudtrain"
 """Default name of a deployment."""

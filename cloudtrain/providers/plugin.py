@@ -59,8 +59,8 @@ from cloudtrain.settings import Settings
 from cloudtrain.source.extract import extract
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.section import Duration, Money, Section, Size, Strings
-from cloudtrain_launcher import events
-from cloudtrain_launcher.events import Event
+from cloudtrain_wire import events
+from cloudtrain_wire.events import Event
 
 __all__ = [
     "CLOUD_FIELDS",

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from cloudtrain.errors import CloudtrainError, RunExists, StorageError
 from cloudtrain_job import to_json
-from cloudtrain_launcher.file_locks import locked
+from cloudtrain_wire.file_locks import locked
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from cloudtrain.runs.state import Curve, RunState
-from cloudtrain_launcher import events
-from cloudtrain_launcher.events import Event
+from cloudtrain_wire import events
+from cloudtrain_wire.events import Event
 
 MAX_WARNINGS = 20
 

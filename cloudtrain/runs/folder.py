@@ -17,10 +17,10 @@ from cloudtrain.runs.files import (
     read_lines_backward,
     strict_json,
 )
-from cloudtrain_launcher.events import Event, parse
-from cloudtrain_launcher.file_locks import is_locked
-from cloudtrain_launcher.packages.bounded_files import open_regular_file, read_regular_file
-from cloudtrain_launcher.process_identity import ProcessIdentity
+from cloudtrain_wire.bounded_files import open_regular_file, read_regular_file
+from cloudtrain_wire.events import Event, parse
+from cloudtrain_wire.file_locks import is_locked
+from cloudtrain_wire.process_identity import ProcessIdentity
 
 PLAN = "plan.json"
 REQUEST = "request.json"

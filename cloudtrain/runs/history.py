@@ -21,8 +21,8 @@ from cloudtrain.runs.logs import (
     split_events,
 )
 from cloudtrain.runs.state import RunState
-from cloudtrain_launcher.events import Cursor, Event
-from cloudtrain_launcher.file_locks import acquire
+from cloudtrain_wire.events import Cursor, Event
+from cloudtrain_wire.file_locks import acquire
 
 
 class History:

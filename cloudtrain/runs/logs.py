@@ -15,8 +15,8 @@ from cloudtrain.errors import StorageError
 from cloudtrain.runs.files import end_of_lines, read_lines, read_lines_backward
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.units import format_number
-from cloudtrain_launcher.events import CLIENT, EVENT_TYPES, Event, Metrics, Progress, parse
-from cloudtrain_launcher.packages.bounded_files import open_regular_file
+from cloudtrain_wire.bounded_files import open_regular_file
+from cloudtrain_wire.events import CLIENT, EVENT_TYPES, Event, Metrics, Progress, parse
 
 Positions = Mapping[str, Mapping[str, Any]]
 """Position in each log of a job, by the log's name in its cloud."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudtrain.runs.state import SeenEvents
-from cloudtrain_launcher.events import Event, Metrics
+from cloudtrain_wire.events import Event, Metrics
 
 _LOWER_IS_BETTER = re.compile(
     r"(^|[_/."

@@ -9,7 +9,8 @@ from typing import Any
 
 from cloudtrain.runs.laps import Laps
 from cloudtrain.runs.step_times import StepTimesHistory, Utilization
-from cloudtrain_launcher.events import (
+from cloudtrain_launcher.failure import one_line
+from cloudtrain_wire.events import (
     Activity,
     Billing,
     Cause,
@@ -26,7 +27,6 @@ from cloudtrain_launcher.events import (
     Schedule,
     Usage,
 )
-from cloudtrain_launcher.failure import one_line
 
 ENDED = ("succeeded", "failed", "stopped")
 """Final states. A run that counts as not started leaves them if its job appears."""

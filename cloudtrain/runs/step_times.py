@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from cloudtrain_launcher.events import StepTimes, Usage
+from cloudtrain_wire.events import StepTimes, Usage
 
 PHASES = "data", "compute", "communication", "optimizer", "saving", "evaluation", "other"
 """Phases of a rank; each moment is in exactly one."""

@@ -28,12 +28,12 @@ from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import PLAN, SUBMIT_LOCK, RunFolder
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import ENDED, RunState, explain
-from cloudtrain_launcher.file_locks import FileLock, acquire, locked
-from cloudtrain_launcher.packages.bounded_files import read_regular_file
-from cloudtrain_launcher.process_identity import ProcessIdentity
+from cloudtrain_wire.bounded_files import read_regular_file
+from cloudtrain_wire.file_locks import FileLock, acquire, locked
+from cloudtrain_wire.process_identity import ProcessIdentity
 
 if TYPE_CHECKING:
-    from cloudtrain_launcher.events import Event
+    from cloudtrain_wire.events import Event
 
 
 SWEEPS = "sweeps"

@@ -10,9 +10,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from cloudtrain.errors import SourceError
-from cloudtrain_launcher.packages import requirement_files
-from cloudtrain_launcher.packages.requirement_files import Requested as Requested
-from cloudtrain_launcher.packages.requirement_files import Requirement as Requirement
+from cloudtrain_wire import requirement_files
+from cloudtrain_wire.requirement_files import Requested as Requested
+from cloudtrain_wire.requirement_files import Requirement as Requirement
 
 _BRINGS: dict[str, str] = {
     "PIL": "pillow pillow-simd",

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cloudtrain_launcher.notebook_code import INSTALLS, plain_code
-from cloudtrain_launcher.packages.bounded_files import FileTooLarge, read_regular_file
+from cloudtrain_wire.bounded_files import FileTooLarge, read_regular_file
+from cloudtrain_wire.notebook_code import INSTALLS, plain_code
 
 MAX_CODE_BYTES = 4 << 20
 MAX_NOTEBOOK_BYTES = 64 << 20

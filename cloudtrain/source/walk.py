@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from cloudtrain.errors import Issue
 from cloudtrain.source.git import git_files, repository_top
 from cloudtrain.source.tree import PAYLOAD_FOLDER, folders_of
-from cloudtrain_launcher.packages.bounded_files import read_regular_file
+from cloudtrain_wire.bounded_files import read_regular_file
 
 if TYPE_CHECKING:
     from cloudtrain.source.git import IgnoreFile

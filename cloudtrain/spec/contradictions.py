@@ -19,7 +19,7 @@ from cloudtrain.spec.inputs import TRAINER_METRICS
 from cloudtrain.spec.sources import PROGRAMS
 from cloudtrain.spec.yaml_document import mapping_of, quantity_of
 from cloudtrain.units import parse_duration
-from cloudtrain_launcher.packages.bounded_files import open_regular_file
+from cloudtrain_wire.bounded_files import open_regular_file
 
 # Compiled at first use, to keep a plan fast.
 _PLACE = (

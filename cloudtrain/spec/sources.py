@@ -11,7 +11,7 @@ from pathlib import Path
 from cloudtrain.errors import Issue, SpecError, UsageError
 from cloudtrain.spec.fields import FieldErrors, read_arguments
 from cloudtrain.spec.yaml_document import Document, parse_document
-from cloudtrain_launcher.packages.bounded_files import FileTooLarge, read_regular_file
+from cloudtrain_wire.bounded_files import FileTooLarge, read_regular_file
 
 FILE = "job.yaml"
 MAX_BYTES = 1_000_000

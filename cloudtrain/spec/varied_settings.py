@@ -13,13 +13,7 @@ from typing import Any
 from cloudtrain.declaration import is_provider
 from cloudtrain.errors import Issue, Keys, did_you_mean
 from cloudtrain.spec.fields import FieldErrors
-from cloudtrain.spec.search_space import (
-    Choice,
-    Dimension,
-    Scalar,
-    read_dimension,
-    read_space,
-)
+from cloudtrain.spec.search_space import Choice, Dimension, Scalar, read_dimension, read_space
 
 VARIED = ("args", "env", "inputs", "resources", "checkpoints", "launch")
 """Sections whose settings may differ between trials."""

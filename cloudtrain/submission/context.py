@@ -17,16 +17,12 @@ from cloudtrain.planning.target import Target
 from cloudtrain.providers import Progress, get_provider
 from cloudtrain.runs.folder import new_run_id
 from cloudtrain.settings import STRICT, Settings
-from cloudtrain.source.distributions import (
-    Requested,
-    find_requirements,
-    requested_by,
-)
+from cloudtrain.source.distributions import Requested, find_requirements, requested_by
 from cloudtrain.source.git import git_state
 from cloudtrain.source.scan import CHANGED_HINT, is_whole, pack, scan
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.model import JobSpec
-from cloudtrain_launcher.packages.requirement_files import requested_list
+from cloudtrain_wire.requirement_files import requested_list
 
 MAX_CHANGED = 5
 """Maximum number of changed files in an error."""

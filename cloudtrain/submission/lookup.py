@@ -27,8 +27,8 @@ from cloudtrain.runs.state import ENDED
 from cloudtrain.runs.store import DAMAGED, RunStore, summaries, summary_of
 from cloudtrain.settings import data_folder, load_settings
 from cloudtrain.submission.run import Run
-from cloudtrain_launcher.events import Phase
-from cloudtrain_launcher.packages.bounded_files import read_regular_file
+from cloudtrain_wire.bounded_files import read_regular_file
+from cloudtrain_wire.events import Phase
 
 NOT_ASKED = "not asked"
 """Prefix of the reason in a summary if the provider does not answer."""

@@ -17,7 +17,7 @@ from cloudtrain.runs.logs import BATCH_LINES, LogLine, LogReader, Observation
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore, forget_run, index_run
-from cloudtrain_launcher.events import Cursor, Event
+from cloudtrain_wire.events import Cursor, Event
 
 MAX_BACKOFF = 16
 """Maximum factor of the provider's interval while a cloud does not answer."""

@@ -33,7 +33,7 @@ from cloudtrain.source.programs import (
 from cloudtrain.spec.inputs import CONDA_WAY, LOCK_WAY
 from cloudtrain.submission.trainer_arguments import Factory, factories_of
 from cloudtrain_launcher.packages.image import BUILT_FOR_TORCH, satisfies
-from cloudtrain_launcher.packages.requirement_files import requested_list
+from cloudtrain_wire.requirement_files import requested_list
 
 MAX_NAMED = 5
 """Maximum number of missing imports in a plan."""

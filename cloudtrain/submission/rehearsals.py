@@ -19,8 +19,8 @@ from cloudtrain.planning.launch import TAG_PREFIX, Request
 from cloudtrain.planning.plan import Plan, Rehearsal, json_digest
 from cloudtrain.runs.files import append_lines
 from cloudtrain.runs.folder import JOB, REQUEST, RunFolder
-from cloudtrain_launcher.events import Ended
-from cloudtrain_launcher.packages.bounded_files import read_regular_text
+from cloudtrain_wire.bounded_files import read_regular_text
+from cloudtrain_wire.events import Ended
 
 FILE = "rehearsals.jsonl"
 """File in the data folder with a line per rehearsal, written at its start."""

@@ -37,8 +37,8 @@ from cloudtrain.spec.yaml_document import Document, parse_document
 from cloudtrain.submission.context import local_files, pack_source, resolve_targets, submitter
 from cloudtrain.submission.preflight import find_issues, preflight, raise_errors
 from cloudtrain.submission.rehearsals import record_rehearsal, with_rehearsal
-from cloudtrain_launcher.events import Ended, Image, Submitted, Submitting
-from cloudtrain_launcher.file_locks import FileLock
+from cloudtrain_wire.events import Ended, Image, Submitted, Submitting
+from cloudtrain_wire.file_locks import FileLock
 
 
 def submit(

@@ -9,7 +9,7 @@ from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from cloudtrain.spec.search_space import Dimension, Scalar, read_space
-from cloudtrain_launcher.event_record import InvalidValue, Timestamp, field_type
+from cloudtrain_wire.event_record import InvalidValue, Timestamp, field_type
 
 T = TypeVar("T")
 Check = Callable[[Any], Any]

@@ -25,13 +25,9 @@ from cloudtrain.runs.files import (
 from cloudtrain.runs.store import SWEEPS
 from cloudtrain.spec.search_space import Scalar
 from cloudtrain.sweeps.definition import Definition, read_checked
-from cloudtrain_launcher.file_locks import acquire, is_locked
-from cloudtrain_launcher.packages.bounded_files import (
-    open_regular_file,
-    read_regular_file,
-    read_regular_text,
-)
-from cloudtrain_launcher.process_identity import ProcessIdentity
+from cloudtrain_wire.bounded_files import open_regular_file, read_regular_file, read_regular_text
+from cloudtrain_wire.file_locks import acquire, is_locked
+from cloudtrain_wire.process_identity import ProcessIdentity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

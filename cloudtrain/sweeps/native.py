@@ -32,7 +32,7 @@ from cloudtrain.sweeps.journal import (
 )
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.trials import RunTrials
-from cloudtrain_launcher.events import Ended, Submitted
+from cloudtrain_wire.events import Ended, Submitted
 
 if TYPE_CHECKING:
     from cloudtrain.planning.reference import ResolvedImage

@@ -28,7 +28,7 @@ from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.rules import billed, last_report
 from cloudtrain.sweeps.sweep import Sweep
-from cloudtrain_launcher.rungs import rungs_of
+from cloudtrain_wire.rungs import rungs_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

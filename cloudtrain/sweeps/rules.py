@@ -31,7 +31,7 @@ from cloudtrain.spec.varied_settings import (
     samples,
 )
 from cloudtrain.submission.trainer_arguments import trainer_issues
-from cloudtrain_launcher.packages.bounded_files import read_regular_text
+from cloudtrain_wire.bounded_files import read_regular_text
 
 _MAX_COST: Keys = ("sweep", "budget", "max_cost")
 RAY_MODULES = ("ray", "pandas", "pyarrow", "fsspec", "requests")

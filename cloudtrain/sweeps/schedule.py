@@ -13,7 +13,7 @@ from cloudtrain.spec.search_space import points_of
 from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.units import format_number
-from cloudtrain_launcher.rungs import promotable
+from cloudtrain_wire.rungs import promotable
 
 SHORTEST_SECONDS = 60
 """Minimum time limit of a trial."""

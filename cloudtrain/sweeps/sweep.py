@@ -24,7 +24,7 @@ from cloudtrain.sweeps.driver import SweepJournal, request_stop
 from cloudtrain.sweeps.journal import Extended, SweepEvent, SweepFolder
 from cloudtrain.sweeps.schedule import cap_of_next
 from cloudtrain.sweeps.state import SweepState, Trial
-from cloudtrain_launcher.packages.bounded_files import open_regular_file
+from cloudtrain_wire.bounded_files import open_regular_file
 
 POLL_SECONDS = 0.2
 DRIVER_START_SECONDS = 20

@@ -28,8 +28,8 @@ from cloudtrain.submission.submit import replan, submit
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.journal import Launching, Reported, RunEnded, SweepEvent, SweepFolder
 from cloudtrain.sweeps.state import SweepState, Trial
-from cloudtrain_launcher.events import Metrics, RungReached
-from cloudtrain_launcher.rungs import MetricReports
+from cloudtrain_wire.events import Metrics, RungReached
+from cloudtrain_wire.rungs import MetricReports
 
 RUNGS_FILE = "rungs.json"
 """File that tells a job the values of other trials."""

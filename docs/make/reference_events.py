@@ -8,8 +8,8 @@ import ast
 import inspect
 from collections.abc import Iterator
 
-from cloudtrain_launcher import events
-from cloudtrain_launcher.events import Event, Record
+from cloudtrain_wire import events
+from cloudtrain_wire.events import Event, Record
 from reference_page import page, table
 
 WRITERS = {

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from cloudtrain_launcher.events import Error
 from cloudtrain_launcher.failure import is_consequence
+from cloudtrain_wire.events import Error
 
 MAX_MESSAGE_CHARS = 1000
 MAX_TRACEBACK_CHARS = 2500

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from cloudtrain_launcher.events import Cause, Error
+from cloudtrain_wire.events import Cause, Error
 
 C = TypeVar("C", bound=Cause)
 

@@ -17,7 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from cloudtrain_launcher.contract import Job
-from cloudtrain_launcher.events import Activity, Error
 from cloudtrain_launcher.hang_verdict import (
     RankActivity,
     Sample,
@@ -33,6 +32,7 @@ from cloudtrain_launcher.host import ProcessTree, process_moves, process_state
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import emit
 from cloudtrain_launcher.stacks import STACK_SIGNAL, next_stack
+from cloudtrain_wire.events import Activity, Error
 
 SAMPLES = 20
 """Minimum number of samples per limit."""

@@ -18,16 +18,6 @@ from typing import Literal
 
 from cloudtrain_launcher import flight_recorder
 from cloudtrain_launcher.contract import Job, NodeContext, read_job, with_job_file, with_trial
-from cloudtrain_launcher.events import (
-    Activity,
-    Checkpoint,
-    Error,
-    Event,
-    Metrics,
-    NodeEnded,
-    NodeStarted,
-    Warned,
-)
 from cloudtrain_launcher.host import adopt_orphans, set_parent_death_signal, visible_gpus
 from cloudtrain_launcher.packages.installation import Installation
 from cloudtrain_launcher.platforms import find_failure_file, find_node_context, wait_for_dns
@@ -48,16 +38,19 @@ from cloudtrain_launcher.stop import REQUESTED_REASONS, TRIAL_REASONS, StopReque
 from cloudtrain_launcher.storage_sync import JOURNAL_NAME, StorageSync
 from cloudtrain_launcher.stored_secrets import look_up
 from cloudtrain_launcher.torchrun import TorchrunExit, run_torchrun
-from cloudtrain_launcher.trial import (
-    PORT_OFFSET,
-    Announcer,
-    Trial,
-    TrialMemory,
-    TrialWatch,
-    listen,
-)
+from cloudtrain_launcher.trial import PORT_OFFSET, Announcer, Trial, TrialMemory, TrialWatch, listen
 from cloudtrain_launcher.usage import UsageSampler
 from cloudtrain_launcher.working_folder import Kept, WorkingFolder, format_size
+from cloudtrain_wire.events import (
+    Activity,
+    Checkpoint,
+    Error,
+    Event,
+    Metrics,
+    NodeEnded,
+    NodeStarted,
+    Warned,
+)
 
 Outcome = Literal["succeeded", "failed", "stopped"]
 _RESULTS: tuple[Outcome, ...] = ("succeeded", "stopped")

@@ -10,7 +10,9 @@ from pathlib import Path
 from cloudtrain_launcher import failure
 from cloudtrain_launcher.contract import PAYLOAD_DIR, Job
 from cloudtrain_launcher.error_details import CrashOutput
-from cloudtrain_launcher.events import (
+from cloudtrain_launcher.host import OutOfMemoryKills, process_state
+from cloudtrain_launcher.reporting import emit, log, mask_error
+from cloudtrain_wire.events import (
     RESTART_ELSEWHERE,
     Error,
     Event,
@@ -21,8 +23,6 @@ from cloudtrain_launcher.events import (
     Restarted,
     Warned,
 )
-from cloudtrain_launcher.host import OutOfMemoryKills, process_state
-from cloudtrain_launcher.reporting import emit, log, mask_error
 
 _ENDED = ("", "Z", "X")
 """States of a process that is gone or dead (proc(5))."""

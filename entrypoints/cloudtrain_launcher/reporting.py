@@ -15,7 +15,7 @@ from typing import Any
 
 from cloudtrain_job import event_line
 from cloudtrain_launcher import failure
-from cloudtrain_launcher.events import Cause, Error, Event
+from cloudtrain_wire.events import Cause, Error, Event
 
 MASK = "***"
 MIN_SECRET_CHARS = 6

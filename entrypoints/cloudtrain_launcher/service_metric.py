@@ -21,8 +21,8 @@ from http.client import HTTPException
 from typing import Any
 
 from cloudtrain_launcher.contract import PARAMETERS
-from cloudtrain_launcher.events import Metrics
-from cloudtrain_launcher.rungs import MetricReports
+from cloudtrain_wire.events import Metrics
+from cloudtrain_wire.rungs import MetricReports
 
 SWITCH = "CLOUDTRAIN_SERVICE_METRIC"
 """Variable; `off` disables the service in a rehearsal."""

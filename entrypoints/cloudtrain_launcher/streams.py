@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain_job import MARKER, signed_marker
-from cloudtrain_launcher.events import PROGRAM, RANK, Event, RankStarted, from_json, parse
 from cloudtrain_launcher.reporting import masker, write_line, write_text
+from cloudtrain_wire.events import PROGRAM, RANK, Event, RankStarted, from_json, parse
 
 _MARKER = MARKER.encode()
 

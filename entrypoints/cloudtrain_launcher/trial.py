@@ -22,9 +22,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from cloudtrain_launcher.events import Event, Metrics, RungReached, Warned
-from cloudtrain_launcher.rungs import MetricReports, goes_on
 from cloudtrain_launcher.stored_secrets import aws_client, region_of
+from cloudtrain_wire.events import Event, Metrics, RungReached, Warned
+from cloudtrain_wire.rungs import MetricReports, goes_on
 
 Outcome = Literal["goes_on", "pruned", "paused"]
 

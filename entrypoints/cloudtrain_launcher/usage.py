@@ -13,8 +13,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from cloudtrain_launcher.events import Event, RankStarted, Usage
 from cloudtrain_launcher.host import ProcessUse, available_cores, machine_memory, use_by_root
+from cloudtrain_wire.events import Event, RankStarted, Usage
 
 PAUSE_SECONDS = 5.0
 """Seconds between measurements in the first minute."""

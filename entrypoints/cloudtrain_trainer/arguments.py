@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from cloudtrain_job import emit_event
-from cloudtrain_launcher.events import Error
 from cloudtrain_trainer import rules
 from cloudtrain_trainer.command_line import build_parser, is_first_rank
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.rules import DIGITS, USER_TASK, Refused, RefusedData
+from cloudtrain_wire.events import Error
 
 
 def parse(argv: list[str]) -> Options:

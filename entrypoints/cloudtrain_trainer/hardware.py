@@ -24,10 +24,10 @@ from torch import nn
 
 from cloudtrain_job import emit_event
 from cloudtrain_launcher.contract import JOB_FILE, read_job
-from cloudtrain_launcher.events import Warned
 from cloudtrain_launcher.host import efa_library_dirs, has_efa
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
+from cloudtrain_wire.events import Warned
 
 PEAK_TFLOPS = {
     "B200": (1125.0, 2250.0),

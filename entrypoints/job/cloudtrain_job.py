@@ -61,7 +61,7 @@ def emit(kind: str, /, **fields: Any) -> None:
 
 
 def emit_event(event: Any, /) -> None:
-    """Write an event of `cloudtrain_launcher.events`, as `emit` does."""
+    """Write an event of `cloudtrain_wire.events`, as `emit` does."""
     emit(event.type, **event.fields())
 
 

@@ -19,7 +19,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.runs.store import RunStore
-from cloudtrain_launcher.events import StopRequested
+from cloudtrain_wire.events import StopRequested
 from tests.support.command_line import CommandResult
 from tests.support.in_process import call
 from tests.support.samples import Row, write_events, wrong_inputs

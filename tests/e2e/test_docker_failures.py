@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtrain_launcher.process_identity import ProcessIdentity
+from cloudtrain_wire.process_identity import ProcessIdentity
 from tests.support.command_line import CommandLine
 from tests.support.engine import left_of, running
 from tests.support.waiting import HANG_SECONDS, eventually

@@ -24,7 +24,7 @@ from cloudtrain.sweeps.journal import (
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.suggest import suggester_of
 from cloudtrain.sweeps.sweep import Sweep
-from cloudtrain_launcher.process_identity import ProcessIdentity
+from cloudtrain_wire.process_identity import ProcessIdentity
 from pages import DOCS, blocks
 from tests.support.command_line import Command, CommandLine
 from tests.support.waiting import HANG_SECONDS, eventually

@@ -22,7 +22,7 @@ from cloudtrain.providers import Provider, get_provider
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
 from cloudtrain.submission.run import Run
-from cloudtrain_launcher.events import Metrics, RungReached
+from cloudtrain_wire.events import Metrics, RungReached
 from tests.fakes.containers import Container
 from tests.providers.sites import open_site
 from tests.support.engine import engine_and_image, left_of

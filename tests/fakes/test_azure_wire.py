@@ -11,14 +11,7 @@ import pytest
 
 from tests.fakes.azure import wire
 from tests.fakes.azure.account import Account
-from tests.fakes.azure.cloud import (
-    AzureCloud,
-    call,
-    client,
-    document,
-    submit,
-    words,
-)
+from tests.fakes.azure.cloud import AzureCloud, call, client, document, submit, words
 from tests.fakes.azure.permissions import attempts
 from tests.fakes.azure.rights import (
     AUTHORIZATION,

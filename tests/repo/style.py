@@ -19,7 +19,7 @@ PACKAGE = ROOT / "cloudtrain"
 FOLDERS = ("cloudtrain", "docs", "entrypoints", "examples", "tests")
 
 LOCKING = re.compile(r"fcntl\.(?!ioctl\b)|from fcntl")
-LOCKS_HOME = "entrypoints/cloudtrain_launcher/file_locks.py"
+LOCKS_HOME = "entrypoints/cloudtrain_wire/file_locks.py"
 """The only module that locks files. It refuses disks without locks."""
 
 UNBOUNDED = {

@@ -17,18 +17,7 @@ import cloudtrain
 import make_reference
 from cloudtrain.cli import cli
 from cloudtrain.settings import FILE_NAME, load_settings
-from pages import (
-    DOCS,
-    ROOT,
-    Block,
-    all_blocks,
-    anchors,
-    blocks,
-    commands,
-    links,
-    name_of,
-    pages,
-)
+from pages import DOCS, ROOT, Block, all_blocks, anchors, blocks, commands, links, name_of, pages
 from tests.support.in_process import call
 from tests.support.samples import AWS_ACCOUNT, AZURE_ACCOUNT
 from tests.support.wheels import PACKAGE, ssh_provider, ssh_site

@@ -18,8 +18,8 @@ from cloudtrain.providers.local import processes as liveness
 from cloudtrain.providers.rehearsal import namespace as enter
 from cloudtrain.runs import logs
 from cloudtrain.source.tree import PAYLOAD_FOLDER
-from cloudtrain_launcher import events
 from cloudtrain_launcher.platforms import sagemaker as sagemaker_context
+from cloudtrain_wire import events
 from tests.repo.tools import ROOT
 
 

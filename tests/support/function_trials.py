@@ -33,7 +33,7 @@ from cloudtrain.sweeps.journal import (
 from cloudtrain.sweeps.schedule import Action, End, Suggest, next_action
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.suggest import suggester_of
-from cloudtrain_launcher.rungs import goes_on
+from cloudtrain_wire.rungs import goes_on
 
 SPACE = {"lr": "loguniform(1e-4, 1e-1)", "width": "logint(8, 512)", "mode": "choice(1, true, 'x')"}
 OUTCOMES = ("completed", "failed", "interrupted", "stopped", "refused", "pruned")

@@ -22,8 +22,8 @@ from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.native import drive_native
 from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.sweep import Sweep
-from cloudtrain_launcher.events import Submitted
-from cloudtrain_launcher.file_locks import FileLock
+from cloudtrain_wire.events import Submitted
+from cloudtrain_wire.file_locks import FileLock
 from tests.support.waiting import eventually
 
 SCRIPT = """

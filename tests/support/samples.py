@@ -21,7 +21,7 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.checkup import exit_code
-from cloudtrain_launcher import events
+from cloudtrain_wire import events
 
 # Starting points of several tests: a folder of files, a run that was just submitted, events,
 # settings of accounts.

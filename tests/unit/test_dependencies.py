@@ -15,7 +15,7 @@ from cloudtrain.spec.fields import FieldErrors
 from cloudtrain.spec.inputs import read_dependencies
 from cloudtrain.submission import package_checks
 from cloudtrain.submission.package_checks import package_issues
-from cloudtrain_launcher.packages.requirement_files import (
+from cloudtrain_wire.requirement_files import (
     InvalidRequirements,
     Requested,
     read_requested,

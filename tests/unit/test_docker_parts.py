@@ -21,11 +21,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker import checks as docker_checks
 from cloudtrain.providers.docker.connect import docker_engine
-from cloudtrain.providers.docker.container_spec import (
-    ContainerLaunch,
-    ContainerSpec,
-    host_names,
-)
+from cloudtrain.providers.docker.container_spec import ContainerLaunch, ContainerSpec, host_names
 from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
 from cloudtrain.providers.docker.engine import EngineInfo
 from cloudtrain.providers.docker.errors import address, translated

@@ -25,15 +25,8 @@ from cloudtrain.submission.drills.cases import (
     short_hang,
 )
 from cloudtrain.submission.drills.saved_files import SavedFiles, newest_file
-from cloudtrain.submission.drills.verdict import (
-    EndedRun,
-    Result,
-    Trained,
-    Verdict,
-    judge,
-    trained,
-)
-from cloudtrain_launcher.events import Event
+from cloudtrain.submission.drills.verdict import EndedRun, Result, Trained, Verdict, judge, trained
+from cloudtrain_wire.events import Event
 from tests.support.samples import event
 
 # Verdicts of a drill from constructed events: the lost steps and the advice.

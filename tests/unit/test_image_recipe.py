@@ -13,12 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.errors import SourceError
-from cloudtrain.planning.recipe import (
-    our_recipe,
-    payload_archive,
-    read_rules,
-    recipe_of,
-)
+from cloudtrain.planning.recipe import our_recipe, payload_archive, read_rules, recipe_of
 from tests.support.samples import write
 
 

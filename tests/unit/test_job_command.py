@@ -23,7 +23,7 @@ from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.settings import load_settings
 from cloudtrain.spec.sources import job_folder
 from cloudtrain.sweeps.rules import sweep_issues
-from cloudtrain_launcher.events import Billing
+from cloudtrain_wire.events import Billing
 from tests.support.in_process import call
 from tests.support.samples import AWS_ACCOUNT, write
 

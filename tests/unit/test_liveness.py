@@ -31,9 +31,9 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
-from cloudtrain_launcher.events import StopRequested, Submitting
-from cloudtrain_launcher.file_locks import FileLock, acquire
-from cloudtrain_launcher.process_identity import ProcessIdentity
+from cloudtrain_wire.events import StopRequested, Submitting
+from cloudtrain_wire.file_locks import FileLock, acquire
+from cloudtrain_wire.process_identity import ProcessIdentity
 from tests.support.samples import born, events_of
 from tests.support.waiting import HANG_SECONDS
 

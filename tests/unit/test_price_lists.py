@@ -18,13 +18,7 @@ from cloudtrain.providers.azure import price_list as azure_list
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.submission import machines as price_refresh
 from cloudtrain.submission.machines import refresh_prices
-from tests.fakes.price_lists import (
-    AZURE_PATH,
-    PriceLists,
-    meter,
-    price_lists,
-    product,
-)
+from tests.fakes.price_lists import AZURE_PATH, PriceLists, meter, price_lists, product
 from tests.support.in_process import call
 
 TODAY = "2026-11-23"

@@ -22,7 +22,7 @@ from cloudtrain.sweeps.ray.driver import RayDriver, RayRuns, drive_ray
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.suggest import suggester_of
 from cloudtrain.sweeps.sweep import Sweep
-from cloudtrain_launcher.rungs import goes_on
+from cloudtrain_wire.rungs import goes_on
 from tests.support.function_trials import Killed, kill_at, learning
 
 LAST = 4

@@ -18,8 +18,8 @@ from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.card import card, live_card
 from cloudtrain.submission.run import Run
-from cloudtrain_launcher import events
-from cloudtrain_launcher.events import Event
+from cloudtrain_wire import events
+from cloudtrain_wire.events import Event
 from tests.support.in_process import call
 from tests.support.page_checks import Browser, looks, parsed
 from tests.support.samples import BORN, born, fold_json, write_events

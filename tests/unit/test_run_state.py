@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.state import KEPT_POINTS, RunState
 from cloudtrain.runs.store import RunStore, summaries
-from cloudtrain_launcher.events import EVENT_TYPES
+from cloudtrain_wire.events import EVENT_TYPES
 from tests.support.samples import BORN, born, fold_json
 
 # The state of a run is the sum of its events: each counts once, none brings back what has ended.

@@ -35,7 +35,7 @@ from cloudtrain.submission import jobs as api
 from cloudtrain.submission import monitor
 from cloudtrain.submission.rehearsals import FILE, record_rehearsal
 from cloudtrain.submission.submit import documents_of
-from cloudtrain_launcher.events import Ended, Event, Phase, StopRequested, Submitting
+from cloudtrain_wire.events import Ended, Event, Phase, StopRequested, Submitting
 from tests.support.in_process import call
 from tests.support.samples import BORN, as_json, born, event, events_of, write_events
 from tests.support.waiting import HANG_SECONDS
@@ -114,7 +114,7 @@ APPEND_MANY = """
 import sys
 from pathlib import Path
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain_launcher.events import from_json
+from cloudtrain_wire.events import from_json
 
 folder = RunFolder(Path(sys.argv[1]))
 for n in range(50):

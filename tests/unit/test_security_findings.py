@@ -12,11 +12,7 @@ import yaml
 import cloudtrain
 from cloudtrain.errors import SpecError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.spec.contradictions import (
-    hide_secrets,
-    is_secret_variable,
-    secret_arguments,
-)
+from cloudtrain.spec.contradictions import hide_secrets, is_secret_variable, secret_arguments
 from cloudtrain.spec.fields import read_arguments
 from cloudtrain.submission.preflight import preflight, security_issues
 from cloudtrain.submission.rehearsals import without_varying

@@ -18,7 +18,7 @@ from cloudtrain.runs.state import RunState
 from cloudtrain.runs.step_times import KEPT_INTERVALS, Mean, StepTimesHistory, Utilization
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.run import Run
-from cloudtrain_launcher.events import StepTimes, Usage
+from cloudtrain_wire.events import StepTimes, Usage
 from tests.support.in_process import call
 from tests.support.samples import BORN, write_events
 

@@ -19,13 +19,7 @@ from cloudtrain.errors import SourceError, StorageError
 from cloudtrain.providers.rehearsal.base import unpack
 from cloudtrain.source.scan import CHANGED_HINT, pack, scan
 from cloudtrain.source.tree import SourceTree
-from tests.providers.aws.archives import (
-    DAMAGED,
-    HOSTILE,
-    LEFT_BUT_THE_REST_ARRIVES,
-    entry,
-    packed,
-)
+from tests.providers.aws.archives import DAMAGED, HOSTILE, LEFT_BUT_THE_REST_ARRIVES, entry, packed
 from tests.support.samples import write
 from tests.support.waiting import HANG_SECONDS, next_tick
 

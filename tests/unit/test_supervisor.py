@@ -24,7 +24,7 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import EVENT_MARK
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.run import Run
-from cloudtrain_launcher.process_identity import ProcessIdentity
+from cloudtrain_wire.process_identity import ProcessIdentity
 from tests.support.samples import BORN, born, events_of, write_events
 from tests.support.waiting import HANG_SECONDS, eventually
 

@@ -27,13 +27,7 @@ from cloudtrain.sweeps.sweep import Sweep
 from tests.support.function_trials import ended_sweep, sweep_of
 from tests.support.in_process import call
 from tests.support.native_sweeps import changed
-from tests.support.samples import (
-    AWS_ACCOUNT,
-    AZURE_ACCOUNT,
-    BORN,
-    python_program,
-    write_events,
-)
+from tests.support.samples import AWS_ACCOUNT, AZURE_ACCOUNT, BORN, python_program, write_events
 from tests.support.waiting import HANG_SECONDS, eventually
 
 # Commands that take a sweep where they take a run. Its trials are a function: no process is

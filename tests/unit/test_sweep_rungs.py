@@ -14,7 +14,7 @@ from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.journal import StopRequested
 from cloudtrain.sweeps.state import state_of
 from cloudtrain.sweeps.sweep import plan_extension
-from cloudtrain_launcher.rungs import goes_on, promotable, rungs_of
+from cloudtrain_wire.rungs import goes_on, promotable, rungs_of
 from tests.support.function_trials import SweepLife, definition_of, read_back
 
 # Successive halving: the rungs, the survivors and the promotions, compared with a plain version.

@@ -12,12 +12,7 @@ import cloudtrain
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.policies import distrust
-from cloudtrain.providers.aws.rights import (
-    Account,
-    Need,
-    needs_of_job,
-    needs_of_submit,
-)
+from cloudtrain.providers.aws.rights import Account, Need, needs_of_job, needs_of_submit
 from cloudtrain.settings import load_settings
 from tests.fakes.aws.policies import Attempt, Statement, is_allowed
 from tests.fakes.azure.rights import Attempt as AzureAttempt

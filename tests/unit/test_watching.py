@@ -22,7 +22,7 @@ from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission import monitor
 from cloudtrain.submission.run import Run
-from cloudtrain_launcher.events import RESTART_ELSEWHERE
+from cloudtrain_wire.events import RESTART_ELSEWHERE
 from tests.support.in_process import call
 from tests.support.samples import BORN, born, fold_json, write_events
 from tests.support.sessions import (

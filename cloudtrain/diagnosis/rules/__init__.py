@@ -17,7 +17,7 @@ from cloudtrain.diagnosis.rules.models import CHECKPOINTS, MODELS
 from cloudtrain.diagnosis.rules.program import PROCESSES, PROGRAM, SETTINGS
 from cloudtrain.diagnosis.rules.tensors import MEMORY, TENSORS
 from cloudtrain.diagnosis.rules.versions import BUILDS, VERSIONS
-from cloudtrain_launcher.events import Cause
+from cloudtrain_wire.events import Cause
 
 _ENDED = re.compile(
     r"(?i:exit(?:ed)?(?: with)?[ _-]?(?:code|status)?|return(?:ed)? ?code|status code|code)"

@@ -26,7 +26,7 @@ from cloudtrain.providers.aws.request import SOURCE, channel_uri, uri_parts
 from cloudtrain.providers.aws.results import trial_request
 from cloudtrain.providers.aws.submit import job_reference, own_tag_values
 from cloudtrain.providers.shared.log_attempt import with_billing
-from cloudtrain_launcher.events import Ended, Event
+from cloudtrain_wire.events import Ended, Event
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient

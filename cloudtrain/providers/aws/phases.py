@@ -9,7 +9,7 @@ from typing import Any, Literal
 from cloudtrain.planning.sagemaker import instance_of
 from cloudtrain.providers.shared.log_attempt import FinalState, with_billing
 from cloudtrain.runs.state import WAITING, RunState
-from cloudtrain_launcher.events import Billing, Kept, Phase
+from cloudtrain_wire.events import Billing, Kept, Phase
 
 PHASES = {
     "Starting": "starting",

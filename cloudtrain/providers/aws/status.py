@@ -40,7 +40,7 @@ from cloudtrain.providers.shared.log_attempt import (
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Observation, Record
 from cloudtrain.runs.state import RunState
-from cloudtrain_launcher.events import Ended, Event, Kept, StopRequested
+from cloudtrain_wire.events import Ended, Event, Kept, StopRequested
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient

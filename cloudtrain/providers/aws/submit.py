@@ -20,7 +20,7 @@ from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Record
 from cloudtrain.runs.record import RunRecord
-from cloudtrain_launcher.events import Event
+from cloudtrain_wire.events import Event
 
 if TYPE_CHECKING:
     from cloudtrain.planning.launch import JobDocument, Request

@@ -37,7 +37,7 @@ from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
 from cloudtrain.providers.shared.idempotent_create import is_new, settle
 from cloudtrain.runs.logs import Observation, Record
 from cloudtrain.runs.record import RunRecord
-from cloudtrain_launcher.events import Ended
+from cloudtrain_wire.events import Ended
 
 if TYPE_CHECKING:
     from cloudtrain.errors import Issue

@@ -20,7 +20,7 @@ from cloudtrain.providers.shared.account import (
     ini_value,
 )
 from cloudtrain.settings import Settings
-from cloudtrain_launcher.packages.bounded_files import read_regular_text
+from cloudtrain_wire.bounded_files import read_regular_text
 
 _SUBSCRIPTION = RequiredSetting(
     "00000000-0000-…",

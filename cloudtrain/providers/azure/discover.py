@@ -20,7 +20,7 @@ from cloudtrain.providers.azure.submit import job_reference
 from cloudtrain.providers.shared.idempotent_create import own_tags
 from cloudtrain.providers.shared.log_attempt import with_billing
 from cloudtrain.runs.state import ENDED
-from cloudtrain_launcher.events import Ended, Event, Submitting
+from cloudtrain_wire.events import Ended, Event, Submitting
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import JobInfo, Workspace

@@ -38,7 +38,7 @@ from cloudtrain.providers.shared.machine_choice import cloud_warnings
 from cloudtrain.providers.shared.sweep_rules import unused_issues
 from cloudtrain.source.inputs import input_problem
 from cloudtrain.units import exact_duration
-from cloudtrain_launcher.packages.bounded_files import read_regular_text
+from cloudtrain_wire.bounded_files import read_regular_text
 
 MAX_RUNTIME_SECONDS = 21 * 86_400
 MAX_SPOT_SECONDS = 7 * 86_400

@@ -23,7 +23,7 @@ from cloudtrain.providers.shared.log_attempt import (
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogPart, Observation, Positions
 from cloudtrain.runs.state import WAITING, RunState
-from cloudtrain_launcher.events import Billing, Ended, Event, Phase, StopRequested
+from cloudtrain_wire.events import Billing, Ended, Event, Phase, StopRequested
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace

@@ -23,7 +23,7 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Observation, Record
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
-from cloudtrain_launcher.events import StopRequested, StopUntold
+from cloudtrain_wire.events import StopRequested, StopUntold
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace

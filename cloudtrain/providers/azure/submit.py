@@ -28,7 +28,7 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Record
 from cloudtrain.source.inputs import InputFile, digest_input, list_input
 from cloudtrain.source.tree import stamp
-from cloudtrain_launcher.events import Event
+from cloudtrain_wire.events import Event
 
 if TYPE_CHECKING:
     from cloudtrain.planning.launch import Request

@@ -30,7 +30,7 @@ from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
 from cloudtrain.providers.shared.idempotent_create import is_new, own_tags, settle
 from cloudtrain.runs.logs import Observation
 from cloudtrain.runs.record import RunRecord
-from cloudtrain_launcher.events import Ended, StopRequested
+from cloudtrain_wire.events import Ended, StopRequested
 
 if TYPE_CHECKING:
     from cloudtrain.errors import Issue

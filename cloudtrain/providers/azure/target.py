@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cloudtrain.catalog.machines import is_azure_size, select_instances
-from cloudtrain.catalog.pricing import (
-    CostEstimate,
-    RegionalPrices,
-    estimate_cost,
-    known_prices,
-)
+from cloudtrain.catalog.pricing import CostEstimate, RegionalPrices, estimate_cost, known_prices
 from cloudtrain.errors import Issue
 from cloudtrain.planning.selection import image_machines
 from cloudtrain.planning.target import Target

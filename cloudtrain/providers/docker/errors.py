@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError
-from cloudtrain_launcher.packages.bounded_files import read_regular_file
+from cloudtrain_wire.bounded_files import read_regular_file
 
 if TYPE_CHECKING:
     pass

@@ -36,9 +36,9 @@ from cloudtrain.runs.files import (
 )
 from cloudtrain.runs.logs import Observation, Record
 from cloudtrain.source.results import copy_results
-from cloudtrain_launcher.events import Ended, Event, Phase, Submitted
-from cloudtrain_launcher.file_locks import acquire, disk_time
-from cloudtrain_launcher.process_identity import ProcessIdentity
+from cloudtrain_wire.events import Ended, Event, Phase, Submitted
+from cloudtrain_wire.file_locks import acquire, disk_time
+from cloudtrain_wire.process_identity import ProcessIdentity
 
 if TYPE_CHECKING:
     from cloudtrain.planning.launch import Launch

@@ -15,9 +15,9 @@ from enum import Enum
 from pathlib import Path
 
 from cloudtrain.providers.rehearsal.base import RunPaths
-from cloudtrain_launcher.file_locks import FileLock, acquire, disk_time, is_locked
-from cloudtrain_launcher.packages.bounded_files import read_regular_file
-from cloudtrain_launcher.process_identity import ProcessIdentity
+from cloudtrain_wire.bounded_files import read_regular_file
+from cloudtrain_wire.file_locks import FileLock, acquire, disk_time, is_locked
+from cloudtrain_wire.process_identity import ProcessIdentity
 
 _RUN = """
 import sys

@@ -43,9 +43,9 @@ from cloudtrain.runs.history import History
 from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.runs.store import index_run
 from cloudtrain.units import format_duration
-from cloudtrain_launcher.events import Ended, Event, RankEnded, Restarted, StopRequested
 from cloudtrain_launcher.host import free_port
-from cloudtrain_launcher.process_identity import ProcessIdentity
+from cloudtrain_wire.events import Ended, Event, RankEnded, Restarted, StopRequested
+from cloudtrain_wire.process_identity import ProcessIdentity
 
 PEERS_SECONDS = 8
 """Seconds for other nodes to end after one has failed; most of them hang in a collective."""

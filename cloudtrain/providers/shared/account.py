@@ -15,7 +15,7 @@ from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import Issue, UsageError
 from cloudtrain.settings import Settings
 from cloudtrain.units import format_duration
-from cloudtrain_launcher.packages.bounded_files import read_regular_text
+from cloudtrain_wire.bounded_files import read_regular_text
 
 CliDefault = tuple[str, str]
 """Value and origin: `("us-east-1", "~/.aws/config:2")`."""

@@ -13,7 +13,7 @@ from cloudtrain.errors import NOTHING_STARTED, CloudError, CloudtrainError, Outc
 from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Observation, Record
-from cloudtrain_launcher.events import Creating, Ended, Event, Submitted
+from cloudtrain_wire.events import Creating, Ended, Event, Submitted
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan

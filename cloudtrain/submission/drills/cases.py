@@ -15,8 +15,8 @@ from cloudtrain.providers.rehearsal.base import RunPaths
 from cloudtrain.submission.drills.saved_files import newest_file
 from cloudtrain.submission.drills.verdict import Result, Verdict
 from cloudtrain.submission.drills.watched_run import WatchedRun, kill_at_once, send
-from cloudtrain_launcher.events import Checkpoint
 from cloudtrain_launcher.host import ProcessTree
+from cloudtrain_wire.events import Checkpoint
 
 LOADER_NAME = "pt_data_worker"
 """Name of torch's DataLoader workers (torch.utils.data._utils.worker, since torch 2.6)."""

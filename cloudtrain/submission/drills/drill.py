@@ -33,7 +33,7 @@ from cloudtrain.submission.drills.watched_run import Draw, WatchedRun
 from cloudtrain.submission.run import Run
 from cloudtrain.submission.submit import submit
 from cloudtrain.units import format_duration
-from cloudtrain_launcher.file_locks import acquire
+from cloudtrain_wire.file_locks import acquire
 
 MIN_SAVES = 4
 """Minimum number of checkpoints of a job; with fewer, drills save more often."""

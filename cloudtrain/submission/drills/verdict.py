@@ -12,7 +12,7 @@ from typing import Any
 
 from cloudtrain.providers.rehearsal.base import RunPaths
 from cloudtrain.runs.state import RunState, explain
-from cloudtrain_launcher.events import (
+from cloudtrain_wire.events import (
     RESTART_ELSEWHERE,
     Checkpoint,
     Event,

@@ -14,8 +14,8 @@ from cloudtrain.providers.rehearsal.base import RunPaths
 from cloudtrain.runs.state import RunState
 from cloudtrain.submission.drills.saved_files import Listing, SavedFiles, listing
 from cloudtrain.submission.run import Run
-from cloudtrain_launcher.events import Checkpoint, Event, NodeStarted, RankEnded, RankStarted
 from cloudtrain_launcher.host import ProcessTree
+from cloudtrain_wire.events import Checkpoint, Event, NodeStarted, RankEnded, RankStarted
 
 POLL_SECONDS = 0.02
 OBSERVE_SECONDS = 1.0

@@ -20,13 +20,7 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.driver import PAUSE_SECONDS, DriverClock, SweepJournal, to_be_stopped
-from cloudtrain.sweeps.journal import (
-    Reported,
-    RunEnded,
-    SweepEnded,
-    SweepEvent,
-    SweepFolder,
-)
+from cloudtrain.sweeps.journal import Reported, RunEnded, SweepEnded, SweepEvent, SweepFolder
 from cloudtrain.sweeps.schedule import End, Suggest, next_action
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.suggest import Suggester, suggester_of

@@ -38,7 +38,7 @@ from cloudtrain.sweeps.ray.driver import RayDriver
 from cloudtrain.sweeps.state import SweepState, Trial, state_of
 from cloudtrain.sweeps.trials import RunTrials
 from cloudtrain_launcher.host import available_cores
-from cloudtrain_launcher.packages.bounded_files import read_regular_text
+from cloudtrain_wire.bounded_files import read_regular_text
 
 ADDRESS = "RAY_ADDRESS"
 """Environment variable with the address of the cluster, as in Ray."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from cloudtrain_launcher.packages.requirement_files import Requested, Requirement, normalised
+from cloudtrain_wire.requirement_files import Requested, Requirement, normalised
 
 BUILT_FOR_TORCH = ("torchvision", "torchaudio")
 """Packages whose compiled code fits one version of torch, so that the image's versions stay."""

@@ -25,7 +25,7 @@ from cloudtrain_launcher.host import set_parent_death_signal
 from cloudtrain_launcher.packages import image, installers, layered
 from cloudtrain_launcher.packages.installation import PACKAGES_DIR, RESULT
 from cloudtrain_launcher.packages.installers import Files, InstallationError
-from cloudtrain_launcher.packages.requirement_files import (
+from cloudtrain_wire.requirement_files import (
     InvalidRequirements,
     Requested,
     read_requested,

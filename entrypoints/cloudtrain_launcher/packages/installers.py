@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cloudtrain_launcher.host import set_parent_death_signal
-from cloudtrain_launcher.packages.requirement_files import Requirement, hide_passwords, normalised
+from cloudtrain_wire.requirement_files import Requirement, hide_passwords, normalised
 
 SHOWN_LINES = 8
 SHOWN_CHARS = 240

@@ -23,7 +23,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from cloudtrain_launcher.file_locks import locked
+from cloudtrain_wire.file_locks import locked
 
 COMPLETE = "cloudtrain-complete.json"
 """Last file written into an environment; it lists the installed packages."""

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from cloudtrain_job import to_json
 from cloudtrain_trainer.checkpoints import tensors as checkpoint_tensors
-from cloudtrain_trainer.checkpoints.files import (
+from cloudtrain_trainer.checkpoints.files import (  # fmt: skip
     FORMAT,
     NODE_LOCAL,
     HostCopies,
@@ -41,7 +41,7 @@ from cloudtrain_trainer.checkpoints.files import (
     sync_folder,
     write_tensors,
     write_text,
-)  # fmt: skip
+)
 from cloudtrain_trainer.ranks import Ranks
 
 

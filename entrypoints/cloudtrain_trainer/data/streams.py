@@ -17,11 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from cloudtrain_trainer.data.batches import (
-    MAX_EVALUATION_BATCH,
-    forget_new_handles,
-    split_evenly,
-)
+from cloudtrain_trainer.data.batches import MAX_EVALUATION_BATCH, forget_new_handles, split_evenly
 from cloudtrain_trainer.data.samples import (
     DrawnSamples,
     Samples,

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from cloudtrain_job import emit_event
-from cloudtrain_launcher.events import Progress, Schedule
 from cloudtrain_trainer import hardware
 from cloudtrain_trainer.data.streams import Stream
 from cloudtrain_trainer.training.run import TrainingRun
+from cloudtrain_wire.events import Progress, Schedule
 
 
 class ProgressReporter:

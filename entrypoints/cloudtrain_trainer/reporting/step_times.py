@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cloudtrain_job import StepTimer
-from cloudtrain_launcher.events import StepTimes
+from cloudtrain_wire.events import StepTimes
 
 STRIDE = 7
 """One step of this many is measured: the number of loader processes rarely divides it."""

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from cloudtrain_job import activity, emit_event, log_metrics
-from cloudtrain_launcher.events import Resumed
 from cloudtrain_trainer.checkpoints.checkpointer import Checkpointer
 from cloudtrain_trainer.checkpoints.store import CheckpointStore
 from cloudtrain_trainer.data.batches import MAX_EVALUATION_BATCH
@@ -23,6 +22,7 @@ from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training.evaluation import evaluate
 from cloudtrain_trainer.training.run import Position, TrainingRun
+from cloudtrain_wire.events import Resumed
 
 
 class Flags(NamedTuple):

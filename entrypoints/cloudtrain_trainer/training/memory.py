@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 
 from cloudtrain_job import emit_event
-from cloudtrain_launcher.events import Memory
 from cloudtrain_trainer import state
 from cloudtrain_trainer.data.streams import first_batch
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.training.optimizers import NUMBERS_PER_PARAMETER
 from cloudtrain_trainer.training.run import TrainingRun
+from cloudtrain_wire.events import Memory
 
 OOM_EXIT = 12
 """The exit code of a rank that ran out of memory: the number of ENOMEM."""

@@ -16,7 +16,7 @@ import pytest
 
 from cloudtrain_launcher import failure
 from cloudtrain_launcher.error_details import FULL_BYTES, CrashOutput, describe, full_disk_hint
-from cloudtrain_launcher.events import Error, RankEnded, RankStarted
+from cloudtrain_wire.events import Error, RankEnded, RankStarted
 from tests.entrypoints.launcher.test_launcher_parts import error, launcher_of
 
 GLOO = "[../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:415"

@@ -19,16 +19,10 @@ from types import SimpleNamespace
 import pytest
 
 from cloudtrain_launcher import hang, stacks
-from cloudtrain_launcher.events import Activity, Error, Event
-from cloudtrain_launcher.hang_verdict import (
-    RankActivity,
-    Sample,
-    activity,
-    describe,
-    verdict,
-)
+from cloudtrain_launcher.hang_verdict import RankActivity, Sample, activity, describe, verdict
 from cloudtrain_launcher.host import ProcessMoves, process_state
 from cloudtrain_launcher.stacks import main_thread, next_stack
+from cloudtrain_wire.events import Activity, Error, Event
 from tests.entrypoints.launcher.test_launcher_parts import JOB
 from tests.support.waiting import eventually
 

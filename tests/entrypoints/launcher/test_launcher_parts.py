@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from cloudtrain_launcher import command, contract, environment, failure, launch, platforms
 from cloudtrain_launcher.command import Host
-from cloudtrain_launcher.events import Error
 from cloudtrain_launcher.host import OutOfMemoryKills, free_port
+from cloudtrain_wire.events import Error
 from tests.entrypoints.launcher.platforms import container
 from tests.support.waiting import HANG_SECONDS
 

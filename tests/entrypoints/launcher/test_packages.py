@@ -21,7 +21,7 @@ from cloudtrain_launcher.contract import Job
 from cloudtrain_launcher.packages import image, installers, layered
 from cloudtrain_launcher.packages.install import Installation
 from cloudtrain_launcher.packages.installation import PACKAGES_DIR, RESULT, activate
-from cloudtrain_launcher.packages.requirement_files import requested_list
+from cloudtrain_wire.requirement_files import requested_list
 from tests.support.waiting import HANG_SECONDS
 from tests.support.wheels import make_wheel, offline
 

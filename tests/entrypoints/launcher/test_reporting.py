@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from cloudtrain_launcher import error_details
-from cloudtrain_launcher.notebook_code import INSTALLS, plain_code
 from cloudtrain_launcher.worker import run_notebook
+from cloudtrain_wire.notebook_code import INSTALLS, plain_code
 from tests.entrypoints.launchers import run_rank
 
 LOADER = """import multiprocessing, sys

@@ -17,7 +17,6 @@ import pytest
 import torch
 
 import cloudtrain_job
-from cloudtrain_launcher import events
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.data import batches
 from cloudtrain_trainer.data.batches import Batches
@@ -26,6 +25,7 @@ from cloudtrain_trainer.reporting.progress import schedule
 from cloudtrain_trainer.reporting.trackers import Trackers
 from cloudtrain_trainer.tasks import Draw
 from cloudtrain_trainer.training.loop import Loop
+from cloudtrain_wire import events
 from tests.entrypoints.groups import Group, StartGroup
 
 

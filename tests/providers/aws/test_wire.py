@@ -18,16 +18,11 @@ from cloudtrain.providers.aws.client import ONE_REQUEST_BYTES, AwsClient, aws
 from cloudtrain.providers.aws.request import channel_uri
 from cloudtrain.submission.lookup import find_run
 from cloudtrain.submission.run import Run
-from cloudtrain_launcher.events import Cursor
+from cloudtrain_wire.events import Cursor
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.messages import FaultKind
 from tests.providers.aws.operations import submitted, write_log
-from tests.providers.faults import (
-    PERMANENT,
-    TRANSIENT,
-    assert_each_struck,
-    fault_each,
-)
+from tests.providers.faults import PERMANENT, TRANSIENT, assert_each_struck, fault_each
 
 pytestmark = pytest.mark.once
 

@@ -15,12 +15,7 @@ import pytest
 from cloudtrain.planning.reference import RegistryImage
 from cloudtrain.providers.azure import checkup as azure_checkup
 from cloudtrain.submission import checkup
-from tests.fakes.azure.account import (
-    CLUSTER_IDENTITY,
-    REGISTRY,
-    VAULT,
-    WORKSPACE_IDENTITY,
-)
+from tests.fakes.azure.account import CLUSTER_IDENTITY, REGISTRY, VAULT, WORKSPACE_IDENTITY
 from tests.fakes.azure.cloud import AzureCloud, client
 from tests.fakes.azure.rights import BLOBS, PULL, READER, SCIENTIST, SECRETS, Assignment
 from tests.fakes.azure.tokens import CLIENT, OBJECT_ID

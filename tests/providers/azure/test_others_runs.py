@@ -14,19 +14,13 @@ from cloudtrain.errors import CloudError
 from cloudtrain.runs.logs import Observation
 from cloudtrain.submission.lookup import find_run, import_remote_runs
 from cloudtrain.submission.run import Run
-from cloudtrain_launcher.events import Phase
+from cloudtrain_wire.events import Phase
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.rights import BLOBS, READER, Assignment
 from tests.fakes.azure.tokens import OBJECT_ID
 from tests.fakes.messages import Call
-from tests.providers.azure.operations import (
-    ALWAYS,
-    forget,
-    prepare_stop,
-    reconnect,
-    submitted,
-)
+from tests.providers.azure.operations import ALWAYS, forget, prepare_stop, reconnect, submitted
 from tests.providers.faults import run_id_of
 from tests.support.waiting import HANG_SECONDS
 

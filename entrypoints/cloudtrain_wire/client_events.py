@@ -7,15 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from cloudtrain_launcher.event_record import (
-    CLIENT,
-    Event,
-    Names,
-    Object,
-    Record,
-    Seconds,
-    Timestamp,
-)
+from cloudtrain_wire.event_record import CLIENT, Event, Names, Object, Record, Seconds, Timestamp
 
 
 class Cause(Record):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from cloudtrain_launcher.events import Metrics
+from cloudtrain_wire.events import Metrics
 
 MAX_RUNGS = 20
 

@@ -10,26 +10,26 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from cloudtrain_launcher.client_events import Billing as Billing
-from cloudtrain_launcher.client_events import Cause as Cause
-from cloudtrain_launcher.client_events import Creating as Creating
-from cloudtrain_launcher.client_events import Cursor as Cursor
-from cloudtrain_launcher.client_events import Ended as Ended
-from cloudtrain_launcher.client_events import Image as Image
-from cloudtrain_launcher.client_events import Kept as Kept
-from cloudtrain_launcher.client_events import LogUnread as LogUnread
-from cloudtrain_launcher.client_events import Phase as Phase
-from cloudtrain_launcher.client_events import StopRequested as StopRequested
-from cloudtrain_launcher.client_events import StopUntold as StopUntold
-from cloudtrain_launcher.client_events import Submitted as Submitted
-from cloudtrain_launcher.client_events import Submitting as Submitting
-from cloudtrain_launcher.event_record import CLIENT as CLIENT
-from cloudtrain_launcher.event_record import EVENT_TYPES as EVENT_TYPES
-from cloudtrain_launcher.event_record import LAUNCHER as LAUNCHER
-from cloudtrain_launcher.event_record import PROGRAM as PROGRAM
-from cloudtrain_launcher.event_record import RANK as RANK
-from cloudtrain_launcher.event_record import Event as Event
-from cloudtrain_launcher.event_record import (
+from cloudtrain_wire.client_events import Billing as Billing
+from cloudtrain_wire.client_events import Cause as Cause
+from cloudtrain_wire.client_events import Creating as Creating
+from cloudtrain_wire.client_events import Cursor as Cursor
+from cloudtrain_wire.client_events import Ended as Ended
+from cloudtrain_wire.client_events import Image as Image
+from cloudtrain_wire.client_events import Kept as Kept
+from cloudtrain_wire.client_events import LogUnread as LogUnread
+from cloudtrain_wire.client_events import Phase as Phase
+from cloudtrain_wire.client_events import StopRequested as StopRequested
+from cloudtrain_wire.client_events import StopUntold as StopUntold
+from cloudtrain_wire.client_events import Submitted as Submitted
+from cloudtrain_wire.client_events import Submitting as Submitting
+from cloudtrain_wire.event_record import CLIENT as CLIENT
+from cloudtrain_wire.event_record import EVENT_TYPES as EVENT_TYPES
+from cloudtrain_wire.event_record import LAUNCHER as LAUNCHER
+from cloudtrain_wire.event_record import PROGRAM as PROGRAM
+from cloudtrain_wire.event_record import RANK as RANK
+from cloudtrain_wire.event_record import Event as Event
+from cloudtrain_wire.event_record import (
     InvalidValue,
     Measure,
     Measures,
@@ -37,7 +37,7 @@ from cloudtrain_launcher.event_record import (
     Timestamp,
     WholeNumbers,
 )
-from cloudtrain_launcher.event_record import Record as Record
+from cloudtrain_wire.event_record import Record as Record
 
 MAX_TYPE_CHARS = 64
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from cloudtrain_launcher.packages.bounded_files import read_regular_text
+from cloudtrain_wire.bounded_files import read_regular_text
 
 AUTOMATIC = ("requirements.txt", "pyproject.toml")
 """Files at the top of the source folder that are read by default; the first with any counts."""
