@@ -11,7 +11,7 @@ from collections.abc import Callable
 import click
 
 from cloudtrain.cli.output import command, print_message
-from cloudtrain.cli.report import rerun_elsewhere
+from cloudtrain.cli.run_end import rerun_elsewhere
 from cloudtrain.cli.terminal import bar, one_line, redraw, write_log
 from cloudtrain.errors import CloudError, CloudtrainError, StorageError
 from cloudtrain.runs.forecast import forecast, remaining_seconds, shown

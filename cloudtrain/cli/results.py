@@ -30,7 +30,7 @@ from cloudtrain.cli.output import (
     sparkline,
     table,
 )
-from cloudtrain.cli.report import format_cost
+from cloudtrain.cli.run_end import format_cost
 from cloudtrain.cli.terminal import one_line, write_csv
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.files import replace_text, storing

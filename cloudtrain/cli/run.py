@@ -24,7 +24,7 @@ from cloudtrain.cli.options import (
     yes_option,
 )
 from cloudtrain.cli.output import command, print_json, print_log_line, print_message, print_output
-from cloudtrain.cli.report import EXIT_CODES, report_and_exit
+from cloudtrain.cli.run_end import EXIT_CODES, report_and_exit
 from cloudtrain.cli.terminal import one_line, progress_bar
 from cloudtrain.cli.watch import follow_and_exit
 from cloudtrain.errors import UsageError

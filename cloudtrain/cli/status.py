@@ -30,7 +30,7 @@ from cloudtrain.cli.output import (
     print_prose,
     table,
 )
-from cloudtrain.cli.report import format_artifact, format_cost, source_line
+from cloudtrain.cli.run_end import format_artifact, format_cost, source_line
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.errors import CloudError, StorageError

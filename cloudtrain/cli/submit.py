@@ -180,7 +180,7 @@ def start(
     `after`: the run that this one repeats. `yes`: the cost is confirmed already.
     """
     from cloudtrain.cli.follow import follow
-    from cloudtrain.cli.report import report_and_exit
+    from cloudtrain.cli.run_end import report_and_exit
     from cloudtrain.submission.run import Run
     from cloudtrain.submission.submit import submit
 

@@ -17,7 +17,7 @@ from cloudtrain.cli.chosen_run import chosen, chosen_run
 from cloudtrain.cli.follow import follow, progress_line
 from cloudtrain.cli.options import data_dir, json_option, last_run_argument
 from cloudtrain.cli.output import print_json, print_output, short_name, sparkline, table
-from cloudtrain.cli.report import EXIT_CODES, format_cost, report_and_exit
+from cloudtrain.cli.run_end import EXIT_CODES, format_cost, report_and_exit
 from cloudtrain.cli.terminal import bar, full_screen, log_text, one_line
 from cloudtrain.runs.forecast import cost_parts, forecast, usd_so_far
 from cloudtrain.runs.logs import LogLine

@@ -26,7 +26,7 @@ from cloudtrain.runs.logs import LogReader
 from cloudtrain.runs.record import terms_of
 from cloudtrain.runs.state import RunState, explain
 from cloudtrain.runs.store import RunStore, summaries
-from cloudtrain_launcher.failure import process_name
+from cloudtrain_wire.causes import process_name
 from cloudtrain_wire.events import Cause, Ended
 
 MAX_CONSEQUENCES = 6

@@ -11,7 +11,7 @@ from cloudtrain.spec.fields import Arguments
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar
 from cloudtrain.spec.sweep import Sweep
 from cloudtrain.spec.varied_settings import override_of
-from cloudtrain_launcher.contract import PARAMETERS, VARIABLES, plain_name, text_of, value_of
+from cloudtrain_wire.tuned_values import PARAMETERS, VARIABLES, plain_name, text_of, value_of
 
 Rules = Mapping[str, Mapping[str, Any]]
 """Field `tuned` of a job document, explained in cloudtrain_launcher/contract.py."""

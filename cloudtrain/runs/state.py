@@ -9,7 +9,7 @@ from typing import Any
 
 from cloudtrain.runs.laps import Laps
 from cloudtrain.runs.step_times import StepTimesHistory, Utilization
-from cloudtrain_launcher.failure import one_line
+from cloudtrain_wire.causes import one_line
 from cloudtrain_wire.events import (
     Activity,
     Billing,

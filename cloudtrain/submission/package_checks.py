@@ -32,14 +32,14 @@ from cloudtrain.source.programs import (
 )
 from cloudtrain.spec.inputs import CONDA_WAY, LOCK_WAY
 from cloudtrain.submission.trainer_arguments import Factory, factories_of
-from cloudtrain_launcher.packages.image import BUILT_FOR_TORCH, satisfies
+from cloudtrain_wire.built_for_torch import BUILT_FOR_TORCH, satisfies
 from cloudtrain_wire.requirement_files import requested_list
 
 MAX_NAMED = 5
 """Maximum number of missing imports in a plan."""
 
 _TORCH = re.compile(r"(torch|torchvision|torchaudio|triton|pytorch-triton|nvidia-\w+-cu\d+)$")
-_SHARED = ("cloudtrain_job", "cloudtrain_trainer", "cloudtrain_launcher")
+_SHARED = ("cloudtrain_job", "cloudtrain_trainer", "cloudtrain_launcher", "cloudtrain_wire")
 """Modules of every job."""
 
 

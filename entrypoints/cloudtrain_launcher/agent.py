@@ -27,11 +27,12 @@ from cloudtrain_job import emit_event, set_output
 from cloudtrain_launcher import flight_recorder
 from cloudtrain_launcher.checkpoint_sync import CheckpointSync, sync_before_each_start
 from cloudtrain_launcher.contract import JOB_FILE, LAUNCHER_PID, STREAM_DIR, STREAM_KEY, read_job
-from cloudtrain_launcher.failure import is_consequence
 from cloudtrain_launcher.fork_server import ForkServer, fork_server, start_as_forks
-from cloudtrain_launcher.host import on_sigterm, set_parent_death_signal
+from cloudtrain_launcher.host import on_sigterm
 from cloudtrain_launcher.storage_sync import JOURNAL_NAME
+from cloudtrain_wire.causes import is_consequence
 from cloudtrain_wire.events import Error, RankFailed
+from cloudtrain_wire.parent_death import set_parent_death_signal
 
 STOPPED_EXIT_CODE = 143
 """The exit code of torchrun's process after a stop: 128 + SIGTERM, as shells report it."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from cloudtrain_launcher.contract import Job, NodeContext
 from cloudtrain_launcher.environment import expand_placeholders
-from cloudtrain_launcher.host import free_port
+from cloudtrain_wire.ports import free_port
 
 MEETING_SECONDS = 900.0
 """Maximum wait for all nodes, which pull the image at different speeds."""

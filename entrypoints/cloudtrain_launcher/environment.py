@@ -22,8 +22,9 @@ from cloudtrain_launcher.contract import (
     Job,
     NodeContext,
 )
-from cloudtrain_launcher.host import available_cores, has_accelerator
+from cloudtrain_launcher.host import has_accelerator
 from cloudtrain_launcher.toolkit_variables import toolkit_variables
+from cloudtrain_wire.cores import available_cores
 
 INPUT_PREFIX = "CLOUDTRAIN_INPUT_"
 HOSTS = "CLOUDTRAIN_HOSTS"

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from cloudtrain_launcher.failure import is_consequence
+from cloudtrain_wire.causes import is_consequence
 from cloudtrain_wire.events import Error
 
 MAX_MESSAGE_CHARS = 1000

@@ -29,7 +29,7 @@ from cloudtrain_launcher.fork_rules import (
     reason_in_source,
     uses_dynamo,
 )
-from cloudtrain_launcher.host import set_parent_death_signal
+from cloudtrain_wire.parent_death import set_parent_death_signal
 
 MAX_MESSAGE_BYTES = 100_000
 """Maximum size of a message; below Linux's default limit for a packet of a Unix socket."""

@@ -18,7 +18,7 @@ from typing import Literal
 
 from cloudtrain_launcher import flight_recorder
 from cloudtrain_launcher.contract import Job, NodeContext, read_job, with_job_file, with_trial
-from cloudtrain_launcher.host import adopt_orphans, set_parent_death_signal, visible_gpus
+from cloudtrain_launcher.host import adopt_orphans, visible_gpus
 from cloudtrain_launcher.packages.installation import Installation
 from cloudtrain_launcher.platforms import find_failure_file, find_node_context, wait_for_dns
 from cloudtrain_launcher.rank_tracker import RankTracker
@@ -51,6 +51,7 @@ from cloudtrain_wire.events import (
     NodeStarted,
     Warned,
 )
+from cloudtrain_wire.parent_death import set_parent_death_signal
 
 Outcome = Literal["succeeded", "failed", "stopped"]
 _RESULTS: tuple[Outcome, ...] = ("succeeded", "stopped")

@@ -12,6 +12,7 @@ from cloudtrain_launcher.contract import PAYLOAD_DIR, Job
 from cloudtrain_launcher.error_details import CrashOutput
 from cloudtrain_launcher.host import OutOfMemoryKills, process_state
 from cloudtrain_launcher.reporting import emit, log, mask_error
+from cloudtrain_wire import causes
 from cloudtrain_wire.events import (
     RESTART_ELSEWHERE,
     Error,
@@ -138,7 +139,7 @@ class RankTracker:
     def first_cause(self) -> Error | None:
         """Return the first cause of the failure so far; None without errors."""
         finished = {rank: (self._node, when) for rank, when in self.finished.items()}
-        return failure.first_cause(self.errors, finished)
+        return causes.first_cause(self.errors, finished)
 
     def trained_separately(self) -> bool:
         """Return whether the finished ranks were never together in one torch.distributed group."""
@@ -180,7 +181,7 @@ class RankTracker:
         self.finished.clear()
         self._group_sizes.clear()
         is_of_this_node = cause is not None and not cause.consequence
-        why = failure.one_line(cause) if cause and is_of_this_node else RESTART_ELSEWHERE
+        why = causes.one_line(cause) if cause and is_of_this_node else RESTART_ELSEWHERE
         emit(Restarted(attempt=self.attempt, why=why))
         log(self._node, f"restart {self.attempt} of {self._job.restarts}: {why}")
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from cloudtrain_job import event_line
 from cloudtrain_launcher import failure
+from cloudtrain_wire import causes
 from cloudtrain_wire.events import Cause, Error, Event
 
 MASK = "***"
@@ -138,7 +139,7 @@ def report_failure(error: Error, path: str) -> None:
         except OSError as write_error:
             log(error.node, f"cannot write {path}: {write_error.strerror}")
 
-    log(error.node, f"failed: {failure.one_line(error)}")
+    log(error.node, f"failed: {causes.one_line(error)}")
 
 
 def _masked_fields(event: Event) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from contextlib import suppress
 from http.client import HTTPException
 from typing import Any
 
-from cloudtrain_launcher.contract import PARAMETERS
 from cloudtrain_wire.events import Metrics
 from cloudtrain_wire.rungs import MetricReports
+from cloudtrain_wire.tuned_values import PARAMETERS
 
 SWITCH = "CLOUDTRAIN_SERVICE_METRIC"
 """Variable; `off` disables the service in a rehearsal."""

@@ -38,10 +38,11 @@ from cloudtrain_launcher.contract import (
 )
 from cloudtrain_launcher.environment import expand_placeholders
 from cloudtrain_launcher.error_details import MAX_MESSAGE_CHARS, describe, full_disk_hint, safe_str
-from cloudtrain_launcher.host import free_port, set_parent_death_signal
 from cloudtrain_launcher.stacks import write_on_request
 from cloudtrain_wire.events import Error, Event, RankEnded, RankStarted
 from cloudtrain_wire.notebook_code import INSTALLS, plain_code
+from cloudtrain_wire.parent_death import set_parent_death_signal
+from cloudtrain_wire.ports import free_port
 
 if find_spec("cloudtrain_job") is None:  # in a job this folder is already last in PYTHONPATH
     sys.path.append(str(PAYLOAD_DIR / "job"))

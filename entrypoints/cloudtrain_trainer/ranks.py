@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d
 
-from cloudtrain_launcher.host import available_cores
 from cloudtrain_trainer.rules import Refused
+from cloudtrain_wire.cores import available_cores
 
 START_SECONDS = 1800.0
 TRAINING_SECONDS = 600.0

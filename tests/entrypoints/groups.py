@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from cloudtrain_launcher.host import free_port
+from cloudtrain_wire.ports import free_port
 from tests.support.shared_server import connect
 from tests.support.waiting import HANG_SECONDS, eventually
 

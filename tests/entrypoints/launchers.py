@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from cloudtrain_job import MARKER, signed_marker
-from cloudtrain_launcher.host import free_port
+from cloudtrain_wire.ports import free_port
 from tests.entrypoints.groups import OUTER, ForkServer
 from tests.support.waiting import HANG_SECONDS
 

@@ -142,6 +142,7 @@ def test_the_wheel_carries_what_travels_with_a_job_inside_the_package(wheel: Pat
         "cloudtrain_job.py",
         "cloudtrain_launcher",
         "cloudtrain_trainer",
+        "cloudtrain_wire",
     }
     assert "cloudtrain/catalog/aws.csv" in names
     assert "cloudtrain/cli/starter/job.yaml" in names

@@ -84,7 +84,7 @@ assert set(started) == {{"git"}}, started
 
 def test_the_launcher_needs_the_standard_library_only() -> None:
     folder = ROOT / "entrypoints"
-    packages = {"cloudtrain_launcher", "cloudtrain_job"}
+    packages = {"cloudtrain_launcher", "cloudtrain_wire", "cloudtrain_job"}
     before = loaded_after("pass")
     for module in ("launch", "worker", "agent"):
         loaded = (

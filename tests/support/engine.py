@@ -21,7 +21,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.providers.docker.connect import ANSWER_SECONDS
 from cloudtrain.providers.docker.container_spec import DATA_LABEL
 from cloudtrain.providers.docker.engine import connect
-from cloudtrain_launcher.host import free_port
+from cloudtrain_wire.ports import free_port
 from tests.support.waiting import eventually
 
 # The Docker engine that tests run containers with, an image for them, and what runs leave behind.

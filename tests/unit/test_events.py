@@ -25,7 +25,7 @@ from cloudtrain.runs.logs import EVENT_MARK, LogReader, format_timestamp, split_
 from cloudtrain.runs.state import RunState, explain
 from cloudtrain.runs.store import RunStore
 from cloudtrain.submission.run import Run
-from cloudtrain_launcher.failure import first_cause
+from cloudtrain_wire.causes import first_cause
 from cloudtrain_wire.events import Cause, Ended
 from tests.entrypoints.launcher.test_streams import fuzzed
 from tests.support.samples import BORN, born, events_of, fold_json, write_events

@@ -23,7 +23,7 @@ from cloudtrain.spec.search_space import Choice, Integers, Normal, Uniform
 from cloudtrain.spec.varied_settings import override_of
 from cloudtrain.spec.yaml_document import parse_document
 from cloudtrain_launcher import contract
-from cloudtrain_launcher.contract import plain_name, text_of, with_values
+from cloudtrain_wire.tuned_values import plain_name, text_of, with_values
 from tests.golden.cases import AZURE_RANDOM, TUNING, plan_of
 from tests.support.native_sweeps import changed
 

@@ -30,11 +30,11 @@ from cloudtrain.runs.store import RunStore, index_run, summaries
 from cloudtrain.source.scan import pack, scan
 from cloudtrain.submission.drills.drill import workplace
 from cloudtrain.sweeps.journal import SweepFolder
-from cloudtrain_launcher.host import free_port
 from cloudtrain_wire import file_locks
 from cloudtrain_wire.bounded_files import FileTooLarge, read_regular_file, read_regular_text
 from cloudtrain_wire.events import Ended, Submitting
 from cloudtrain_wire.file_locks import FileLock, acquire, is_locked, locked
+from cloudtrain_wire.ports import free_port
 from tests.repo.tools import ROOT
 from tests.support.samples import write
 from tests.support.waiting import HANG_SECONDS

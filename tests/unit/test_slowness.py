@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from cloudtrain.cli.report import report
+from cloudtrain.cli.run_end import report
 from cloudtrain.diagnosis.slowness import Setup, Slowness, why_slow
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder

@@ -22,7 +22,7 @@ from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.shared.idempotent_create import tags
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
 from cloudtrain.runs.files import as_text
-from cloudtrain_launcher.contract import text_of
+from cloudtrain_wire.tuned_values import text_of
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.planning.reference import ResolvedImage

@@ -18,7 +18,7 @@ from cloudtrain.planning.tuned import room_for, sweep_of, trial_texts
 from cloudtrain.providers.aws.request import event_pattern, job_of, request_with, section_of
 from cloudtrain.spec.search_space import Choice, Dimension, Integers
 from cloudtrain.spec.sweep import Sweep
-from cloudtrain_launcher.contract import text_of
+from cloudtrain_wire.tuned_values import text_of
 
 if TYPE_CHECKING:
     from cloudtrain.planning.reference import ResolvedImage

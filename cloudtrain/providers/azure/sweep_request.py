@@ -29,7 +29,7 @@ from cloudtrain.providers.azure.request import (
 from cloudtrain.providers.shared.paths import as_folder
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Normal
 from cloudtrain.spec.sweep import Sweep
-from cloudtrain_launcher.contract import plain_name, text_of
+from cloudtrain_wire.tuned_values import plain_name, text_of
 
 if TYPE_CHECKING:
     from cloudtrain.planning.reference import ResolvedImage

@@ -25,7 +25,7 @@ from cloudtrain.providers.azure.sweep_request import (
 )
 from cloudtrain.providers.shared.sweep_rules import PORTABLE, ServiceLimits, service_issues
 from cloudtrain.spec.search_space import Choice, Dimension, Normal
-from cloudtrain_launcher.contract import plain_name
+from cloudtrain_wire.tuned_values import plain_name
 
 MAX_TRIALS = 1000
 """Maximum of max_total_trials and max_concurrent_trials ("Set limits for your sweep job")."""

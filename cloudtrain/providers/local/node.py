@@ -13,7 +13,7 @@ from typing import IO
 from cloudtrain.planning.launch import Launch
 from cloudtrain.providers.local.processes import STOPPED
 from cloudtrain.runs.logs import format_timestamp, split_events
-from cloudtrain_launcher.failure import first_cause, process_name
+from cloudtrain_wire.causes import first_cause, process_name
 from cloudtrain_wire.events import Cause, Ended, Event, NodeEnded, NodeStarted
 
 READ_BYTES = 1 << 16

@@ -43,8 +43,8 @@ from cloudtrain.runs.history import History
 from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.runs.store import index_run
 from cloudtrain.units import format_duration
-from cloudtrain_launcher.host import free_port
 from cloudtrain_wire.events import Ended, Event, RankEnded, Restarted, StopRequested
+from cloudtrain_wire.ports import free_port
 from cloudtrain_wire.process_identity import ProcessIdentity
 
 PEERS_SECONDS = 8

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeVar
 from cloudtrain.errors import CloudError
 from cloudtrain.runs.logs import LogPart, Observation, Positions
 from cloudtrain.runs.state import RunState
-from cloudtrain_launcher.failure import first_cause, process_name
+from cloudtrain_wire.causes import first_cause, process_name
 from cloudtrain_wire.events import Billing, Ended, Kept, LogUnread
 
 RETRY_SECONDS = 0.2

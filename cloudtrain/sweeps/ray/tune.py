@@ -37,8 +37,8 @@ from cloudtrain.sweeps.journal import (
 from cloudtrain.sweeps.ray.driver import RayDriver
 from cloudtrain.sweeps.state import SweepState, Trial, state_of
 from cloudtrain.sweeps.trials import RunTrials
-from cloudtrain_launcher.host import available_cores
 from cloudtrain_wire.bounded_files import read_regular_text
+from cloudtrain_wire.cores import available_cores
 
 ADDRESS = "RAY_ADDRESS"
 """Environment variable with the address of the cluster, as in Ray."""

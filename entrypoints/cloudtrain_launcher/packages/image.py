@@ -13,16 +13,12 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
+from cloudtrain_wire.built_for_torch import BUILT_FOR_TORCH, satisfies
 from cloudtrain_wire.requirement_files import Requested, Requirement, normalised
-
-BUILT_FOR_TORCH = ("torchvision", "torchaudio")
-"""Packages whose compiled code fits one version of torch, so that the image's versions stay."""
 
 _OF_TORCH = re.compile(r"nvidia-|cuda-|triton$|pytorch-triton")
 """Names of torch's own requirements."""
@@ -92,26 +88,6 @@ def without_held(
             )
 
     return requirements, warnings
-
-
-def satisfies(version: str, requirement: Requirement) -> bool:
-    """Return whether a version satisfies a requirement; True if nothing here can compare them."""
-    from importlib import import_module
-
-    packaging: Any = None
-    for name in ("pip._vendor.packaging.requirements", "packaging.requirements"):
-        with suppress(ImportError):
-            packaging = import_module(name)
-
-    if packaging is None:
-        return True
-
-    try:
-        wanted = packaging.Requirement(requirement.shown)
-    except packaging.InvalidRequirement:
-        return False
-
-    return bool(wanted.specifier.contains(version, prereleases=True))
 
 
 def platform_name() -> str:

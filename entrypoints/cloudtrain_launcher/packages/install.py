@@ -21,10 +21,10 @@ if __name__ == "__main__":
 
 from cloudtrain_launcher import reporting
 from cloudtrain_launcher.contract import Job, read_job
-from cloudtrain_launcher.host import set_parent_death_signal
 from cloudtrain_launcher.packages import image, installers, layered
 from cloudtrain_launcher.packages.installation import PACKAGES_DIR, RESULT
 from cloudtrain_launcher.packages.installers import Files, InstallationError
+from cloudtrain_wire.parent_death import set_parent_death_signal
 from cloudtrain_wire.requirement_files import (
     InvalidRequirements,
     Requested,

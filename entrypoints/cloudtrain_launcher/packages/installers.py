@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from cloudtrain_launcher.host import set_parent_death_signal
+from cloudtrain_wire.parent_death import set_parent_death_signal
 from cloudtrain_wire.requirement_files import Requirement, hide_passwords, normalised
 
 SHOWN_LINES = 8

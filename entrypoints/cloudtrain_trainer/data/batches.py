@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from cloudtrain_launcher.host import set_parent_death_signal
 from cloudtrain_trainer.data.samples import restored_generators
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Data, Draw
 from cloudtrain_trainer.trees import map_tensors, tensors
+from cloudtrain_wire.parent_death import set_parent_death_signal
 
 MAX_EVALUATION_BATCH = 256
 """Samples per rank and batch of an evaluation."""

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor
 
-from cloudtrain_launcher.host import available_cores
 from cloudtrain_trainer import finite, state, strategies
 from cloudtrain_trainer.data.batches import Batches, gains_from_processes, loader_processes
 from cloudtrain_trainer.data.stream_batches import StreamBatches
@@ -22,6 +21,7 @@ from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training.step import Step
+from cloudtrain_wire.cores import available_cores
 
 OOM_HINT = (
     "use larger machines, --recompute blocks, or a program that shares the model out over ranks"

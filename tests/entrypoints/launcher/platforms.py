@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cloudtrain_launcher.host import free_port
+from cloudtrain_wire.ports import free_port
 from tests.entrypoints.launchers import ENTRYPOINTS, Launcher, clean, document, start_launcher
 from tests.fakes import messages
 from tests.fakes.azure import tokens

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain_launcher.host import free_port
+from cloudtrain_wire.ports import free_port
 from tests.entrypoints.launcher.platforms import start_node
 from tests.entrypoints.launchers import Launcher, events, finish
 from tests.support.waiting import HANG_SECONDS

@@ -16,6 +16,7 @@ import pytest
 
 from cloudtrain_launcher import failure
 from cloudtrain_launcher.error_details import FULL_BYTES, CrashOutput, describe, full_disk_hint
+from cloudtrain_wire import causes
 from cloudtrain_wire.events import Error, RankEnded, RankStarted
 from tests.entrypoints.launcher.test_launcher_parts import error, launcher_of
 
@@ -62,7 +63,7 @@ WATCHDOG = (
 def test_an_error_about_a_lost_peer_is_a_consequence(
     exception: str, message: str, file: str
 ) -> None:
-    assert failure.is_consequence(exception, message, file)
+    assert causes.is_consequence(exception, message, file)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_an_error_about_a_lost_peer_is_a_consequence(
 def test_an_error_of_the_program_is_not_a_consequence(
     exception: str, message: str, file: str
 ) -> None:
-    assert not failure.is_consequence(exception, message, file)
+    assert not causes.is_consequence(exception, message, file)
 
 
 def started(rank: int, attempt: int = 0, time: float = 1.0) -> RankStarted:

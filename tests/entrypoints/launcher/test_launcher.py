@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain_launcher.host import free_port, process_state
+from cloudtrain_launcher.host import process_state
+from cloudtrain_wire.ports import free_port
 from tests.entrypoints.launcher.platforms import MASTER, container, folders, variables
 from tests.entrypoints.launchers import (
     ENTRYPOINTS,

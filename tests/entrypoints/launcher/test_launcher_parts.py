@@ -23,8 +23,10 @@ from hypothesis import strategies as st
 
 from cloudtrain_launcher import command, contract, environment, failure, launch, platforms
 from cloudtrain_launcher.command import Host
-from cloudtrain_launcher.host import OutOfMemoryKills, free_port
+from cloudtrain_launcher.host import OutOfMemoryKills
+from cloudtrain_wire import causes
 from cloudtrain_wire.events import Error
+from cloudtrain_wire.ports import free_port
 from tests.entrypoints.launcher.platforms import container
 from tests.support.waiting import HANG_SECONDS
 
@@ -246,17 +248,17 @@ def test_accelerate_is_set_to_cpus_for_several_ranks_without_gpus(
 def test_a_sigterm_before_all_other_errors_is_the_cause() -> None:
     sigterm = failure.exit_error(1, -signal.SIGTERM, 4.0, finished=False)
     later = error(0, 5.0)
-    cause = failure.first_cause([later, sigterm])
+    cause = causes.first_cause([later, sigterm])
     assert cause is not None
     assert (cause.rank, cause.exception, cause.consequence) == (1, "SIGTERM", False)
     of_torchrun = failure.exit_error(1, -signal.SIGTERM, 6.0, finished=False)
-    cause = failure.first_cause([later, of_torchrun])
+    cause = causes.first_cause([later, of_torchrun])
     assert cause is not None
     assert cause.rank == 0
 
 
 def test_first_cause_is_the_earliest_primary_error_of_the_last_attempt() -> None:
-    cause = failure.first_cause(
+    cause = causes.first_cause(
         [
             error(5, 1.0, attempt=0),
             error(0, 10.0, attempt=1, consequence=True),
@@ -266,7 +268,7 @@ def test_first_cause_is_the_earliest_primary_error_of_the_last_attempt() -> None
     )
     assert cause is not None
     assert cause.rank == 3
-    assert failure.first_cause([]) is None
+    assert causes.first_cause([]) is None
 
 
 def test_an_exit_without_an_exception_is_described_by_its_signal_or_code() -> None:
@@ -350,7 +352,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
         pytest.skip("prctl is Linux's own")
 
     child = f"import os, sys, time; sys.path.insert(0, {str(ENTRYPOINTS)!r})\n"
-    child += "from cloudtrain_launcher.host import set_parent_death_signal\n"
+    child += "from cloudtrain_wire.parent_death import set_parent_death_signal\n"
     child += (
         "set_parent_death_signal(os.getppid()); print('ready', os.getpid(), flush=True);"
         " time.sleep(600)"

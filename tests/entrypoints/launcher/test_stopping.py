@@ -17,8 +17,8 @@ from urllib.request import OpenerDirector, Request
 import pytest
 
 from cloudtrain_launcher import stop as stop_module
-from cloudtrain_launcher.host import free_port
 from cloudtrain_launcher.stop import ScheduledEvents, terminating_event
+from cloudtrain_wire.ports import free_port
 from tests.entrypoints.launcher.test_launcher_parts import error, launcher_of
 from tests.fakes.azure.metadata import Metadata, metadata
 from tests.support.waiting import HANG_SECONDS, eventually

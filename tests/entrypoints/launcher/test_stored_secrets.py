@@ -14,8 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from cloudtrain_launcher import stored_secrets
-from cloudtrain_launcher.host import free_port
 from cloudtrain_launcher.stored_secrets import look_up
+from cloudtrain_wire.ports import free_port
 from tests.entrypoints.conftest import REGION, SECRET
 from tests.entrypoints.launcher.platforms import MSI_SECRET, TOKEN, Vault, refusal, serving
 from tests.entrypoints.launchers import events, finish, start

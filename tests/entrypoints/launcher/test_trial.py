@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from cloudtrain_launcher import trial
-from cloudtrain_launcher.host import free_port
 from cloudtrain_launcher.trial import (
     FILE_NAME,
     RUNGS_FILE,
@@ -30,6 +29,7 @@ from cloudtrain_launcher.trial import (
     read_published,
 )
 from cloudtrain_wire.events import Event, Metrics, RankStarted, RungReached, Warned
+from cloudtrain_wire.ports import free_port
 from tests.entrypoints.launcher.test_launcher_parts import error, launcher_of
 from tests.entrypoints.launchers import events, finish, start
 from tests.support.waiting import HANG_SECONDS

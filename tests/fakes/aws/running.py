@@ -22,7 +22,7 @@ from cloudtrain.planning.sagemaker import (
 )
 from cloudtrain.providers.rehearsal import sagemaker as container_emulator
 from cloudtrain.providers.rehearsal.base import node_addresses
-from cloudtrain_launcher.host import free_port
+from cloudtrain_wire.ports import free_port
 from tests.fakes.aws.account import Account, Checkpoints, merged, packed
 from tests.fakes.aws.jobs import BOOTING, DOWNLOADING_IMAGE, Job, has_accelerators, instance_choices
 from tests.fakes.aws.request_rules import check_stage, no_objects

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cloudtrain.planning.azureml import command_job
 from cloudtrain.providers.rehearsal.base import node_addresses
-from cloudtrain_launcher.host import free_port
+from cloudtrain_wire.ports import free_port
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.assets import Assets
 from tests.fakes.azure.container_group import ContainerGroup, NoInput, blob_path_of, document
