@@ -20,8 +20,8 @@ from cloudtrain.cli.options import (
     yes_option,
 )
 from cloudtrain.cli.output import command, print_json, print_message, print_output
-from cloudtrain.cli.results import export_command
 from cloudtrain.cli.submit import confirm_cost
+from cloudtrain.cli.sweep_export import export_command
 from cloudtrain.cli.terminal import indented, progress_bar
 from cloudtrain.cli.watch import follow_and_exit
 from cloudtrain.errors import UsageError

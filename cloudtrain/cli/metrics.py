@@ -1,0 +1,85 @@
+"""The commands about results: metrics, compare, report and sweep export."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from cloudtrain.cli.best_value import best_text
+from cloudtrain.cli.chosen_run import chosen_run
+from cloudtrain.cli.options import data_dir, json_option, last_run_argument
+from cloudtrain.cli.output import print_json, print_message, print_output, sparkline, table
+from cloudtrain.cli.terminal import one_line, write_csv
+from cloudtrain.errors import UsageError
+from cloudtrain.runs.series import MetricPoint, series_of
+from cloudtrain.units import format_number
+
+if TYPE_CHECKING:
+    pass
+
+
+@click.command("metrics", epilog="Example:\n\n  cloudtrain metrics --csv > metrics.csv")
+@last_run_argument
+@click.option(
+    "--csv", "as_csv", is_flag=True, help="Every reported point as CSV, a column for each metric."
+)
+@json_option
+@data_dir
+def metrics_command(folder: str | None, /, run: str | None, as_csv: bool, as_json: bool) -> None:
+    """Show the metrics of RUN (default: the newest of this folder).
+
+    Each has its first, latest and best value, and its curve.
+    """
+    if as_csv and as_json:
+        raise UsageError("--csv and --json ask for different things")
+
+    shown_run = chosen_run(run, folder)
+    shown_run.last_known()  # a cloud's log is read first
+    points = shown_run.metrics()
+
+    if as_json:
+        print_json({"run": shown_run.id, "points": [point.to_json() for point in points]})
+    elif as_csv:
+        write_csv(_csv(points))
+    elif not points:
+        print_message(f"{shown_run.id} has reported no metrics")
+    else:
+        curves = shown_run.cached_status().curves
+        rows = [
+            (
+                name,
+                format_number(series.first[0]),
+                sparkline(curves[name].values if name in curves else []),
+                format_number(series.last[0]),
+                best_text(series),
+            )
+            for name, series in series_of(points).items()
+        ]
+        print_output(table(rows, ("METRIC", "FIRST", "", "LAST", "BEST")))
+
+
+def _csv(points: Iterable[MetricPoint]) -> str:
+    """Return a header, and one line per report."""
+    points = list(points)
+    names = list(dict.fromkeys(name for point in points for name in point.values))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["time", "step", "epoch", *(_column(name) for name in names)])
+
+    for point in points:
+        row = [point.time, point.step, point.epoch, *(point.values.get(name) for name in names)]
+        writer.writerow(["" if cell is None else cell for cell in row])
+
+    return text.getvalue()
+
+
+def _column(name: str) -> str:
+    """Return the name of a column.
+
+    A quotation mark in front keeps a spreadsheet from running it as a formula.
+    """
+    return one_line(f"'{name}" if name[:1] in "=+-@" else name)
