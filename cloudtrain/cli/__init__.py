@@ -95,7 +95,7 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the commands in the order of --help."""
-        return list(COMMANDS)
+        return [*COMMANDS]  # the module `list` of this package hides the built-in
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import the command of that name."""
