@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtrain.cli.chosen_run import chosen
+from cloudtrain.cli.follow_sweep import follow_and_exit
 from cloudtrain.cli.options import (
     JobCommand,
     data_dir,
@@ -23,7 +24,6 @@ from cloudtrain.cli.output import command, print_json, print_message, print_outp
 from cloudtrain.cli.submit import confirm_cost
 from cloudtrain.cli.sweep_export import export_command
 from cloudtrain.cli.terminal import indented, progress_bar
-from cloudtrain.cli.watch import follow_and_exit
 from cloudtrain.errors import UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.load import override

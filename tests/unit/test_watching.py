@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from cloudtrain.cli import cli
 from cloudtrain.cli.follow import View, rate_text
 from cloudtrain.cli.run_end import report
-from cloudtrain.cli.watch import screen
+from cloudtrain.cli.top import screen
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogLine, log_line
 from cloudtrain.runs.record import Terms, terms_of

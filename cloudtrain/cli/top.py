@@ -9,15 +9,15 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.cli.chosen_run import chosen, chosen_run
-from cloudtrain.cli.follow import follow, progress_line
-from cloudtrain.cli.options import data_dir, json_option, last_run_argument
-from cloudtrain.cli.output import print_json, print_output, short_name, sparkline, table
-from cloudtrain.cli.run_end import EXIT_CODES, format_cost, report_and_exit
+from cloudtrain.cli.chosen_run import chosen_run
+from cloudtrain.cli.follow import progress_line
+from cloudtrain.cli.options import data_dir, last_run_argument
+from cloudtrain.cli.output import print_output, short_name, sparkline, table
+from cloudtrain.cli.run_end import format_cost
 from cloudtrain.cli.terminal import bar, full_screen, log_text, one_line
 from cloudtrain.runs.forecast import cost_parts, forecast, usd_so_far
 from cloudtrain.runs.logs import LogLine
@@ -29,40 +29,13 @@ from cloudtrain.units import format_duration, format_number
 from cloudtrain_wire.events import Usage
 
 if TYPE_CHECKING:
-    from cloudtrain.sweeps.sweep import Sweep
+    pass
 
 
 DRAW_SECONDS = 0.5
 MAX_LOG_LINES = 200
 DEFAULT_HEIGHT = 40
 """Lines of the screen without a terminal."""
-
-
-@click.command("attach", epilog="Example:\n\n  cloudtrain attach")
-@last_run_argument
-@click.option(
-    "--tail",
-    type=click.IntRange(0),
-    default=20,
-    help="Show the last N earlier lines (default 20).",
-)
-@json_option
-@data_dir
-def attach_command(folder: str | None, /, run: str | None, tail: int, as_json: bool) -> None:
-    """Follow RUN (default: the newest of this folder) as `submit` does, until it has ended.
-
-    The exit code of the run is returned. For a sweep, all trials are followed. Ctrl-C leaves it
-    running.
-    """
-    target = chosen(run, folder)
-    if not isinstance(target, Run):
-        follow_and_exit(target, as_json)
-
-    state = target.status()
-    if not state.has_ended:
-        state = follow(target, tail=tail)
-
-    report_and_exit(target, state, as_json)
 
 
 @click.command("top", epilog="Example:\n\n  cloudtrain top")
@@ -115,18 +88,6 @@ def _frame(update: Update, lines: Any, terms: Terms, height: int) -> list[str]:
     )
 
     return [*found, f"asking again: {update.last_error}"[:width]] if update.last_error else found
-
-
-def follow_and_exit(sweep: Sweep, as_json: bool) -> NoReturn:
-    """Show a sweep until it has ended, and exit: 0 succeeded, 1 failed, 5 stopped."""
-    from cloudtrain.cli.sweep_view import follow, report, sweep_as_json
-
-    state = follow(sweep)
-    if as_json:
-        print_json(sweep_as_json(state))
-
-    report(sweep, state)
-    raise click.exceptions.Exit(EXIT_CODES[state.state])
 
 
 MAX_CURVES = 8
