@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,20 +9,19 @@ from typing import Any
 import click
 
 from cloudtrain.checkup import Check
+from cloudtrain.cli.doctor import _summary
 from cloudtrain.cli.options import (
     JobCommand,
-    complete_providers,
     data_dir,
     json_option,
     load_job,
-    profile_option,
     set_option,
     sweep_issues_of,
     target_options,
 )
-from cloudtrain.cli.output import count, print_json, print_message, print_output, print_prose
+from cloudtrain.cli.output import print_json, print_message, print_prose
 from cloudtrain.cli.plan_view import place
-from cloudtrain.cli.terminal import indented, mark
+from cloudtrain.cli.terminal import indented
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.submission import checkup
@@ -112,92 +110,3 @@ def _as_checked_here(plan: Plan) -> Plan:
     from cloudtrain.sweeps.rules import as_checked_here
 
     return as_checked_here(plan)
-
-
-WORDS = {"ok": "ok", "wrong": "wrong", "not allowed to look": "-", "not applicable": "-"}
-"""Prefix of a check without a terminal."""
-
-
-@click.command(
-    "doctor",
-    epilog="""\b
-Examples:
-  cloudtrain doctor                          this machine alone
-  cloudtrain doctor docker                   and its Docker engine
-  cloudtrain doctor aws                      and the account, for the job.yaml of this folder if there is one
-  cloudtrain doctor azure --job big.yaml     and the workspace, for the machines of that job""",
-)
-@click.argument("provider", required=False, metavar="[PROVIDER]", shell_complete=complete_providers)
-@click.option(
-    "--job",
-    type=click.Path(path_type=Path),
-    metavar="JOB",
-    help="Check for the machines of this job.",
-)
-@profile_option
-@set_option
-@json_option
-@data_dir
-def doctor_command(
-    folder: str | None,
-    /,
-    provider: str | None,
-    job: Path | None,
-    overrides: tuple[str, ...],
-    as_json: bool,
-) -> int:
-    """Check that this machine and the account of PROVIDER are ready for a job.
-
-    PROVIDER is docker, aws or azure. Each question is shown with its answer and, if it is wrong,
-    the fix. Checks only read: they start, change and cost nothing. Checks that you lack permission
-    for are skipped. Without a job.yaml the smallest job is assumed.
-    """
-    all_checks: list[Check] = []
-    shown: list[dict[str, Any]] = []
-    last_where = ""
-
-    for where, check in checkup.doctor(provider, job, overrides, data_dir=folder):
-        all_checks.append(check)
-        shown.append({"where": where, **check.to_json()})
-
-        if as_json:
-            continue
-
-        if where != last_where:
-            print_output(where)
-            last_where = where
-
-        print_prose(_row(check))
-
-    code = checkup.exit_code(all_checks)
-    if as_json:
-        print_json({"ok": code == 0, "checks": shown})
-    else:
-        print_prose(_summary(all_checks))
-
-    return code
-
-
-def _row(check: Check) -> str:
-    on_terminal = sys.stdout.isatty()
-    sign = mark(check.verdict) if on_terminal else f"{WORDS[check.verdict]:<5}"
-    answer = (
-        f"not allowed to look: {check.answer}"
-        if check.verdict == "not allowed to look"
-        else check.answer
-    )
-    lines = f"  {sign} {check.name:<15} {indented(check.question, 4)}? {indented(answer, 4)}"
-
-    return lines + (
-        f"\n{' ' * (4 if on_terminal else 8)}fix: {indented(check.fix, 9)}" if check.fix else ""
-    )
-
-
-def _summary(checks: Sequence[Check]) -> str:
-    wrong = [check.name for check in checks if check.is_wrong]
-    unseen = sum(check.verdict == "not allowed to look" for check in checks)
-    answered = sum(check.verdict != "not applicable" for check in checks) - unseen
-    end = f"; {unseen} skipped for lack of a permission" if unseen else ""
-    verdict = f"{len(wrong)} wrong: {', '.join(wrong)}" if wrong else "nothing wrong"
-
-    return f"{count(answered, 'check')}, {verdict}{end}"
