@@ -291,7 +291,7 @@ def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def infrastructure(self, *_: object) -> Infrastructure:
             return InMemory()
 
-    monkeypatch.setattr("cloudtrain.cli.image.get_provider", lambda _: Provider())
+    monkeypatch.setattr("cloudtrain.cli.infra.get_provider", lambda _: Provider())
     monkeypatch.chdir(tmp_path)
 
 
