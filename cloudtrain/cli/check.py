@@ -10,15 +10,8 @@ import click
 
 from cloudtrain.checkup import Check
 from cloudtrain.cli.doctor import _summary
-from cloudtrain.cli.options import (
-    JobCommand,
-    data_dir,
-    json_option,
-    load_job,
-    set_option,
-    sweep_issues_of,
-    target_options,
-)
+from cloudtrain.cli.job_of_command import JobCommand, load_job, sweep_issues_of, target_options
+from cloudtrain.cli.options import data_dir, json_option, set_option
 from cloudtrain.cli.output import print_json, print_message, print_prose
 from cloudtrain.cli.plan_view import place
 from cloudtrain.cli.terminal import indented

@@ -11,15 +11,8 @@ import click
 
 from cloudtrain.cli.diagnose import diagnosis_rows
 from cloudtrain.cli.follow import ProgressDisplay
-from cloudtrain.cli.options import (
-    JobCommand,
-    data_dir,
-    job_argument,
-    json_option,
-    load_job,
-    resource_options,
-    set_option,
-)
+from cloudtrain.cli.job_of_command import JobCommand, load_job, resource_options
+from cloudtrain.cli.options import data_dir, job_argument, json_option, set_option
 from cloudtrain.cli.output import command, count, print_json, print_message, print_output, table
 from cloudtrain.cli.plan_view import headline
 from cloudtrain.cli.terminal import indented, one_line, progress_bar

@@ -67,10 +67,3 @@ def _write(folder: Path, texts: Mapping[str, str]) -> list[str]:
 
 def _starter(name: str) -> str:
     return (files("cloudtrain.cli") / "starter" / name).read_text(encoding="utf-8")
-
-
-@click.command("schema", epilog="Example:\n\n  cloudtrain schema > job.schema.json")
-@json_option
-def schema_command(as_json: bool) -> None:  # noqa: ARG001  (it is JSON either way)
-    """Print the JSON Schema of job.yaml, for editors."""
-    print_json(json_schema())

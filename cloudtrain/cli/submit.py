@@ -9,16 +9,13 @@ from typing import Any
 
 import click
 
+from cloudtrain.cli.job_of_command import JobCommand, job_options, load_job, sweep_issues_of
 from cloudtrain.cli.options import (
-    JobCommand,
     data_dir,
     detach_option,
     dry_run_option,
-    job_options,
     json_option,
-    load_job,
     set_option,
-    sweep_issues_of,
     yes_option,
 )
 from cloudtrain.cli.output import command, print_json, print_message, print_output, print_prose
