@@ -42,7 +42,7 @@ def rerun_command(
 
     A run that did not succeed continues from its last checkpoint.
     """
-    from cloudtrain.cli.submit import start
+    from cloudtrain.cli.start import start
     from cloudtrain.submission.context import archive_of
     from cloudtrain.submission.preflight import preflight, raise_errors
 

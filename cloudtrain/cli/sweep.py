@@ -13,7 +13,7 @@ from cloudtrain.cli.follow_sweep import follow_and_exit
 from cloudtrain.cli.job_of_command import JobCommand, job_options, load_job
 from cloudtrain.cli.options import data_dir, detach_option, dry_run_option, json_option, yes_option
 from cloudtrain.cli.output import command, print_json, print_message, print_output
-from cloudtrain.cli.submit import confirm_cost
+from cloudtrain.cli.start import confirm_cost
 from cloudtrain.cli.sweep_export import export_command
 from cloudtrain.cli.terminal import indented, progress_bar
 from cloudtrain.errors import UsageError

@@ -12,7 +12,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.cli.plan_view import cost
-from cloudtrain.cli.submit import confirm as confirm_plan
+from cloudtrain.cli.start import confirm as confirm_plan
 from cloudtrain.errors import RefusedError, SpecError, UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.account import cli_default_region

@@ -1,0 +1,103 @@
+"""The start of a plan: its notes, the question of its cost, and what is followed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from cloudtrain.cli.output import command, print_json, print_message, print_output
+from cloudtrain.cli.plan_view import cost, headline, rehearsed
+from cloudtrain.cli.terminal import indented, one_line, progress_bar
+from cloudtrain.errors import Issue, Outcome, RefusedError
+from cloudtrain.planning.plan import Plan
+from cloudtrain.settings import load_settings
+from cloudtrain.submission.preflight import start_notes
+
+
+def start(
+    plan: Plan,
+    issues: Sequence[Issue],
+    *,
+    archive: Path | None = None,
+    detach: bool,
+    as_json: bool,
+    after: str | None = None,
+    yes: bool = False,
+) -> None:
+    """Start a plan that has passed its preflight; print the run id first.
+
+    `after`: the run that this one repeats. `yes`: the cost is confirmed already.
+    """
+    from cloudtrain.cli.follow import follow
+    from cloudtrain.cli.run_end import report_and_exit
+    from cloudtrain.submission.run import Run
+    from cloudtrain.submission.submit import submit
+
+    print_message(f"{plan.run_id}  {one_line(headline(plan))}")
+    if plan.target.cost_estimate is not None and not plan.is_rehearsal:
+        print_message(f"  cost: {cost(plan)[-1]}")
+
+    if text := rehearsed(plan):
+        print_message(f"  rehearsed: {indented(text, 8)}")
+
+    def note(text: str) -> None:
+        print_message(f"  note: {indented(text, 8)}")
+
+    for text in start_notes(plan, issues):
+        note(text)
+    if not yes:
+        confirm(plan)
+    try:
+        folder = submit(
+            plan,
+            archive=archive,
+            issues=issues,
+            progress=progress_bar("packing source"),
+            sending=progress_bar("sending source", bytes_=True),
+            pushing=progress_bar("pushing image", bytes_=True),
+            note=note,
+        )
+    except KeyboardInterrupt:
+        print_message(
+            f"\ninterrupted; {command('status', plan.run_id)} tells whether the job was started"
+        )
+        raise click.exceptions.Exit(130) from None
+    run = Run(folder)
+    if not detach:
+        report_and_exit(run, follow(run), as_json)
+    if as_json:
+        print_json(
+            {"run": run.id, "folder": str(run.folder.path), **({"after": after} if after else {})}
+        )
+    else:
+        print_output(run.id)
+        print_message(
+            f"  follow   {command('logs', run.id, '-f')}\n  wait     {command('wait', run.id)}"
+        )
+
+
+def confirm(plan: Plan) -> None:
+    """Ask before a job that costs money."""
+    estimate = plan.target.cost_estimate
+    if estimate is not None and not plan.is_rehearsal:
+        confirm_cost(Path(plan.context.folder), estimate.worst_usd)
+
+
+def confirm_cost(folder: Path, worst_usd: float | None) -> None:
+    """Ask before money is spent, on a terminal. Raise RefusedError for a no.
+
+    `folder`: of the job, whose settings may turn the question off. `worst_usd`: None if unknown.
+    """
+    if worst_usd == 0 or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    if not load_settings(folder)["confirm"]:
+        return
+    question = "Start it? What it will cost is not known"
+    if not click.confirm(
+        question if worst_usd is None else f"Start it, for at most {worst_usd:.2f} USD?", err=True
+    ):
+        hint = "--yes starts it without a question, confirm = false in cloudtrain.toml all of them"
+        raise RefusedError("not confirmed", hint=hint, outcome=Outcome.NOT_STARTED)
