@@ -16,42 +16,42 @@ import click
 from cloudtrain import __version__
 from cloudtrain.errors import CloudtrainError, SpecError, StorageError, UsageError
 
-GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+GROUPS: dict[str, dict[str, str]] = {
     "Start": {
-        "init": ("init", "Write a job.yaml: a commented starter, or one for a script."),
-        "check": ("check", "Report every mistake in a spec, each at its line."),
-        "plan": ("submit", "Show the exact request of a job, without starting it."),
-        "drill": ("drill", "Rehearse failures: a rank killed, a node lost, a disk full, ..."),
-        "submit": ("submit", "Start a job, or a script without one, and follow it."),
-        "sweep": ("sweep", "Search over settings: run trials of a job, and find the best."),
-        "rerun": ("run", "Run again; a failed or stopped run continues from its checkpoint."),
+        "init": "Write a job.yaml: a commented starter, or one for a script.",
+        "check": "Report every mistake in a spec, each at its line.",
+        "plan": "Show the exact request of a job, without starting it.",
+        "drill": "Rehearse failures: a rank killed, a node lost, a disk full, ...",
+        "submit": "Start a job, or a script without one, and follow it.",
+        "sweep": "Search over settings: run trials of a job, and find the best.",
+        "rerun": "Run again; a failed or stopped run continues from its checkpoint.",
     },
     "Watch": {
-        "status": ("status", "Show the state of a run, or all running ones."),
-        "attach": ("watch", "Follow a run that was started before."),
-        "top": ("watch", "Watch a run on one screen: curves, GPUs, ranks, cost."),
-        "logs": ("run", "Print a run's log lines."),
-        "metrics": ("results", "Show a run's metrics, or write them as CSV."),
-        "compare": ("results", "Show runs side by side: settings, metrics, time, cost."),
-        "report": ("results", "Write a run or a sweep as one page of HTML."),
-        "diagnose": ("diagnose", "Explain why a run (or a log file) failed or is slow."),
-        "wait": ("run", "Wait until a run has ended."),
+        "status": "Show the state of a run, or all running ones.",
+        "attach": "Follow a run that was started before.",
+        "top": "Watch a run on one screen: curves, GPUs, ranks, cost.",
+        "logs": "Print a run's log lines.",
+        "metrics": "Show a run's metrics, or write them as CSV.",
+        "compare": "Show runs side by side: settings, metrics, time, cost.",
+        "report": "Write a run or a sweep as one page of HTML.",
+        "diagnose": "Explain why a run (or a log file) failed or is slow.",
+        "wait": "Wait until a run has ended.",
     },
     "Manage": {
-        "list": ("status", "List all runs."),
-        "stop": ("run", "Stop a run; what it saved is kept."),
-        "fetch": ("run", "Copy what a run left: model and output."),
+        "list": "List all runs.",
+        "stop": "Stop a run; what it saved is kept.",
+        "fetch": "Copy what a run left: model and output.",
     },
     "Tools": {
-        "gpus": ("gpus", "Show machines with GPUs of both clouds, and their prices."),
-        "doctor": ("check", "Check that a machine or an account is ready for a job."),
-        "image": ("image", "Build the image that jobs run in, and push it."),
-        "infra": ("image", "Print the template of an account; write its settings."),
-        "schema": ("init", "Print the JSON Schema of job.yaml."),
-        "completion": ("options", "Print the completion script of a shell."),
+        "gpus": "Show machines with GPUs of both clouds, and their prices.",
+        "doctor": "Check that a machine or an account is ready for a job.",
+        "image": "Build the image that jobs run in, and push it.",
+        "infra": "Print the template of an account; write its settings.",
+        "schema": "Print the JSON Schema of job.yaml.",
+        "completion": "Print the completion script of a shell.",
     },
 }
-"""Every command by purpose: its module, and its line in --help."""
+"""Every command by purpose, and its line in --help. A command is in the module of its name."""
 
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 ALIASES = {
@@ -103,9 +103,7 @@ class LazyGroup(click.Group):
         if name not in COMMANDS:
             return None
 
-        command: click.Command = getattr(
-            import_module(f"cloudtrain.cli.{COMMANDS[name][0]}"), f"{name}_command"
-        )
+        command: click.Command = getattr(import_module(f"cloudtrain.cli.{name}"), f"{name}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -114,7 +112,7 @@ class LazyGroup(click.Group):
         for title, commands in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl(
-                    [(f"{name:<{width}}", summary) for name, (_, summary) in commands.items()]
+                    [(f"{name:<{width}}", summary) for name, summary in commands.items()]
                 )
 
         with formatter.section("Variables"):

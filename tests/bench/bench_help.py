@@ -45,7 +45,7 @@ def main() -> None:
     with workplace() as (place, env):
         text = PROGRAM.format(epilog=cli.epilog)
         text += "".join(
-            COMMAND.format(name=name, summary=line) for name, (_, line) in COMMANDS.items()
+            COMMAND.format(name=name, summary=line) for name, line in COMMANDS.items()
         )
         (place / "program.py").write_text(text)
         (place / "program").write_text(SCRIPT)
