@@ -8,6 +8,9 @@ __version__ = "0.3.0"
 """Version of the package. The build reads it from this line."""
 
 if TYPE_CHECKING:
+    from cloudtrain.api.jobs import Job, load, plan, render, submit
+    from cloudtrain.api.lookup import find_run, list_runs
+    from cloudtrain.api.run import Run
     from cloudtrain.errors import (
         CloudtrainError,
         JobFailed,
@@ -17,9 +20,6 @@ if TYPE_CHECKING:
         SpecError,
         UsageError,
     )
-    from cloudtrain.submission.jobs import Job, load, plan, render, submit
-    from cloudtrain.submission.lookup import find_run, list_runs
-    from cloudtrain.submission.run import Run
     from cloudtrain.sweeps.planning import plan_sweep, start_sweep
     from cloudtrain.sweeps.sweep import Sweep, find_sweep
 
@@ -34,13 +34,13 @@ _ERRORS = (
 )
 _HOMES = {
     **dict.fromkeys(_ERRORS, "errors"),
-    **dict.fromkeys(("find_run", "list_runs"), "submission.lookup"),
-    "Run": "submission.run",
+    **dict.fromkeys(("find_run", "list_runs"), "api.lookup"),
+    "Run": "api.run",
     "plan_sweep": "sweeps.planning",
     "start_sweep": "sweeps.planning",
     **dict.fromkeys(("Sweep", "find_sweep"), "sweeps.sweep"),
 }
-"""Module of each public name that is not in `cloudtrain.submission.jobs`."""
+"""Module of each public name that is not in `cloudtrain.api.jobs`."""
 
 _OF_JOBS = ("activity", "log_metrics", "log_progress", "log_schedule", "timed")
 """Names of `cloudtrain_job`, the module for programs of jobs."""
@@ -78,7 +78,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'cloudtrain' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"cloudtrain.{_HOMES.get(name, 'submission.jobs')}"), name)
+    value = getattr(import_module(f"cloudtrain.{_HOMES.get(name, 'api.jobs')}"), name)
     globals()[name] = value
     return value
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.follow import follow
 from cloudtrain.cli.follow_sweep import follow_and_exit
 from cloudtrain.cli.options import data_dir, json_option, last_run_argument
 from cloudtrain.cli.run_end import report_and_exit
-from cloudtrain.submission.run import Run
 
 if TYPE_CHECKING:
     pass

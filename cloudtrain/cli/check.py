@@ -8,6 +8,9 @@ from typing import Any
 
 import click
 
+from cloudtrain.api import checkup
+from cloudtrain.api import jobs as api
+from cloudtrain.api.preflight import preflight, raise_errors, security_issues, start_notes
 from cloudtrain.checkup import Check
 from cloudtrain.cli.doctor import _summary
 from cloudtrain.cli.job_of_command import JobCommand, load_job, sweep_issues_of, target_options
@@ -17,9 +20,6 @@ from cloudtrain.cli.plan_view import place
 from cloudtrain.cli.terminal import indented
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.submission import checkup
-from cloudtrain.submission import jobs as api
-from cloudtrain.submission.preflight import preflight, raise_errors, security_issues, start_notes
 
 
 @click.command(

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cloudtrain.api.lookup import find_run
+from cloudtrain.api.run import Run
 from cloudtrain.cli.output import print_message
 from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
 from cloudtrain.runs.state import ENDED
@@ -19,8 +21,6 @@ from cloudtrain.runs.store import (
     sweep_named,
 )
 from cloudtrain.settings import data_folder
-from cloudtrain.submission.lookup import find_run
-from cloudtrain.submission.run import Run
 
 if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep

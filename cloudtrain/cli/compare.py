@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtrain.api.compare import Compared, compare
+from cloudtrain.api.run import Run
 from cloudtrain.cli.best_value import best_text
 from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.options import data_dir, json_option, runs_argument
@@ -15,8 +17,6 @@ from cloudtrain.cli.output import colour_state, format_age, print_json, print_ou
 from cloudtrain.cli.run_end import format_cost
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.state import RunState
-from cloudtrain.submission.compare import Compared, compare
-from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration, format_number
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import best_trial, chosen
 from cloudtrain.cli.options import data_dir, json_option
 from cloudtrain.cli.output import command, print_json, print_prose
@@ -29,7 +30,6 @@ from cloudtrain.errors import CloudError, RunNotFound, StorageError, UsageError
 from cloudtrain.runs.state import RunState, explain
 from cloudtrain.settings import DEFAULT_PROVIDER
 from cloudtrain.spec.sources import FILE
-from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration
 from cloudtrain_wire.bounded_files import open_regular_file
 

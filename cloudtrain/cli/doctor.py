@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from cloudtrain.api import checkup
 from cloudtrain.checkup import Check
 from cloudtrain.cli.options import (
     complete_providers,
@@ -19,7 +20,6 @@ from cloudtrain.cli.options import (
 )
 from cloudtrain.cli.output import count, print_json, print_output, print_prose
 from cloudtrain.cli.terminal import indented, mark
-from cloudtrain.submission import checkup
 
 WORDS = {"ok": "ok", "wrong": "wrong", "not allowed to look": "-", "not applicable": "-"}
 """Prefix of a check without a terminal."""

@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtrain.api import jobs as api
+from cloudtrain.api.drills.cases import CASES, Case, grace_of
+from cloudtrain.api.drills.drill import Drill, Scorecard, drill_folder, workplace
+from cloudtrain.api.drills.verdict import Result, Verdict
+from cloudtrain.api.preflight import preflight, raise_errors, start_notes
 from cloudtrain.cli.diagnose import diagnosis_rows
 from cloudtrain.cli.follow import ProgressDisplay
 from cloudtrain.cli.job_of_command import JobCommand, load_job, resource_options
@@ -21,15 +26,10 @@ from cloudtrain.errors import JobFailed, UsageError, did_you_mean
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.local.processes import runs_end_with_this_process
 from cloudtrain.settings import load_settings
-from cloudtrain.submission import jobs as api
-from cloudtrain.submission.drills.cases import CASES, Case, grace_of
-from cloudtrain.submission.drills.drill import Drill, Scorecard, drill_folder, workplace
-from cloudtrain.submission.drills.verdict import Result, Verdict
-from cloudtrain.submission.preflight import preflight, raise_errors, start_notes
 from cloudtrain.units import format_duration, parse_duration
 
 if TYPE_CHECKING:
-    from cloudtrain.submission.jobs import Job
+    from cloudtrain.api.jobs import Job
 
 
 PLAIN = "plain"

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cloudtrain.api.run import MAX_LISTED, fetched_files
 from cloudtrain.cli.chosen_run import chosen_run
 from cloudtrain.cli.options import best_option, data_dir, json_option, last_run_argument
 from cloudtrain.cli.output import print_json, print_message, print_output
 from cloudtrain.cli.terminal import one_line, progress_bar
-from cloudtrain.submission.run import MAX_LISTED, fetched_files
 
 if TYPE_CHECKING:
     pass

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import click
 
+from cloudtrain.api.monitor import Update
+from cloudtrain.api.run import Run
 from cloudtrain.cli.output import command, print_message
 from cloudtrain.cli.run_end import rerun_elsewhere
 from cloudtrain.cli.terminal import bar, one_line, redraw, write_log
@@ -18,8 +20,6 @@ from cloudtrain.runs.forecast import forecast, remaining_seconds, shown
 from cloudtrain.runs.logs import LogLine, position_parts
 from cloudtrain.runs.record import terms_of
 from cloudtrain.runs.state import WAITING, RunState
-from cloudtrain.submission.monitor import Update
-from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration, format_number
 from cloudtrain_wire.events import (
     RESTART_ELSEWHERE,

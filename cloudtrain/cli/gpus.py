@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtrain.api.machines import Filters, machine_offers, refresh_prices
 from cloudtrain.cli.machine_view import offers_table
 from cloudtrain.cli.options import complete_providers, data_dir, json_option
 from cloudtrain.cli.output import count, print_json, print_message, print_output
 from cloudtrain.cli.terminal import columns
 from cloudtrain.errors import UsageError
 from cloudtrain.settings import load_settings
-from cloudtrain.submission.machines import Filters, machine_offers, refresh_prices
 
 if TYPE_CHECKING:
-    from cloudtrain.submission.machines import Refreshed
+    from cloudtrain.api.machines import Refreshed
 
 SPOT_NOTE = (
     "SPOT is Azure's price at low priority; SageMaker's spot has no price list: up to 90 % less,"

@@ -13,9 +13,9 @@ from cloudtrain.cli.output import command, print_message
 from cloudtrain.cli.terminal import one_line
 
 if TYPE_CHECKING:
+    from cloudtrain.api.jobs import Job
     from cloudtrain.errors import Issue
     from cloudtrain.planning.plan import Plan
-    from cloudtrain.submission.jobs import Job
 from cloudtrain.cli.options import as_option, job_argument, profile_option, provider_option
 
 _ARGUMENTS = "cloudtrain.program_arguments"
@@ -107,8 +107,8 @@ def load_job(source: Path, options: Mapping[str, Any]) -> Job:
 
     SpecError lists its mistakes, at their lines and flags.
     """
+    from cloudtrain.api import jobs as api
     from cloudtrain.spec.sources import FILE, FlagText, is_program
-    from cloudtrain.submission import jobs as api
 
     if is_program(source) and os.path.exists(spec_file := source.parent / FILE):  # noqa: PTH110
         print_message(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtrain.api.lookup import NOT_ASKED, import_remote_runs, list_runs
 from cloudtrain.cli.options import data_dir, json_option, profile_option, provider_option
 from cloudtrain.cli.output import (
     colour_state,
@@ -23,7 +24,6 @@ from cloudtrain.errors import StorageError
 from cloudtrain.runs.state import ENDED, STATES
 from cloudtrain.runs.store import sweep_ids, sweep_of_run
 from cloudtrain.settings import data_folder
-from cloudtrain.submission.lookup import NOT_ASKED, import_remote_runs, list_runs
 from cloudtrain.units import format_duration
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.follow import ProgressDisplay
 from cloudtrain.cli.options import data_dir, json_option, last_run_argument
 from cloudtrain.cli.output import command, print_log_line, print_message
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.state import RunState
-from cloudtrain.submission.run import Run
 from cloudtrain.units import parse_duration
 
 if TYPE_CHECKING:

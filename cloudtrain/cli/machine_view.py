@@ -9,9 +9,9 @@ from cloudtrain.catalog.pricing import NOT_CHECKED, OWN_TABLE, Price
 from cloudtrain.cli.output import table
 
 if TYPE_CHECKING:
+    from cloudtrain.api.machines import MachineOffer
     from cloudtrain.planning.plan import Plan
     from cloudtrain.providers.shared.machine_choice import Offer
-    from cloudtrain.submission.machines import MachineOffer
 
 NETWORKS = {"efa": "EFA", "infiniband": "InfiniBand"}
 """Usual names of the networks between nodes."""

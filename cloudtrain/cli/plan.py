@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from cloudtrain.api import jobs as api
+from cloudtrain.api.preflight import plain_secret_issues, raise_errors
 from cloudtrain.cli.job_of_command import JobCommand, job_options, load_job, sweep_issues_of
 from cloudtrain.cli.options import data_dir, json_option, set_option
 from cloudtrain.cli.output import print_json, print_message, print_output, print_prose
@@ -14,8 +16,6 @@ from cloudtrain.cli.plan_view import difference, overview
 from cloudtrain.cli.terminal import progress_bar
 from cloudtrain.errors import UsageError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.submission import jobs as api
-from cloudtrain.submission.preflight import plain_secret_issues, raise_errors
 
 
 @click.command("plan", cls=JobCommand, epilog="Example:\n\n  cloudtrain plan --json > request.json")

@@ -9,6 +9,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from cloudtrain.api.context import is_packed
+from cloudtrain.api.preflight import start_notes
+from cloudtrain.api.rehearsals import without_varying
 from cloudtrain.catalog.machines import find_instance, names_of
 from cloudtrain.catalog.pricing import NOT_CHECKED, OWN_TABLE, CostEstimate
 from cloudtrain.cli.machine_view import NETWORKS, elsewhere, machine_lines
@@ -28,9 +31,6 @@ from cloudtrain.spec.contradictions import (
     is_secret_variable,
 )
 from cloudtrain.spec.inputs import Input
-from cloudtrain.submission.context import is_packed
-from cloudtrain.submission.preflight import start_notes
-from cloudtrain.submission.rehearsals import without_varying
 from cloudtrain.units import format_duration, format_size
 from cloudtrain_wire.bounded_files import read_regular_text
 from cloudtrain_wire.requirement_files import hide_passwords
@@ -346,7 +346,7 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
         other_id = _id_of(old_request)
         new = {"request": request.document}
     else:
-        from cloudtrain.submission.lookup import find_run
+        from cloudtrain.api.lookup import find_run
 
         if against in sweep_ids(data_folder(data_dir)):
             hint = "cloudtrain sweep --dry-run --json prints what a native sweep sends"

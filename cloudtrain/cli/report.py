@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.options import data_dir, force_option, output_option
 from cloudtrain.cli.output import print_output
 from cloudtrain.cli.output_file import output_file
 from cloudtrain.runs.files import replace_text, storing
-from cloudtrain.submission.run import Run
 from cloudtrain.sweeps.suggest import importance
 
 if TYPE_CHECKING:

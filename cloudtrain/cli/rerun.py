@@ -42,9 +42,9 @@ def rerun_command(
 
     A run that did not succeed continues from its last checkpoint.
     """
+    from cloudtrain.api.context import archive_of
+    from cloudtrain.api.preflight import preflight, raise_errors
     from cloudtrain.cli.start import start
-    from cloudtrain.submission.context import archive_of
-    from cloudtrain.submission.preflight import preflight, raise_errors
 
     old = chosen_run(run, folder, best=options["best"])
     plan = old.plan_again(

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import click
 
+from cloudtrain.api.run import Run
 from cloudtrain.cli.output import (
     abbreviate_home,
     colour_state,
@@ -22,7 +23,6 @@ from cloudtrain.diagnosis.rules.clouds import CAPACITY
 from cloudtrain.diagnosis.slowness import told_at_the_end
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState, explain
-from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration
 from cloudtrain_wire.events import Cause
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
+from cloudtrain.api.preflight import start_notes
 from cloudtrain.cli.output import command, print_json, print_message, print_output
 from cloudtrain.cli.plan_view import cost, headline, rehearsed
 from cloudtrain.cli.terminal import indented, one_line, progress_bar
 from cloudtrain.errors import Issue, Outcome, RefusedError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.settings import load_settings
-from cloudtrain.submission.preflight import start_notes
 
 
 def start(
@@ -31,10 +31,10 @@ def start(
 
     `after`: the run that this one repeats. `yes`: the cost is confirmed already.
     """
+    from cloudtrain.api.run import Run
+    from cloudtrain.api.submit import submit
     from cloudtrain.cli.follow import follow
     from cloudtrain.cli.run_end import report_and_exit
-    from cloudtrain.submission.run import Run
-    from cloudtrain.submission.submit import submit
 
     print_message(f"{plan.run_id}  {one_line(headline(plan))}")
     if plan.target.cost_estimate is not None and not plan.is_rehearsal:

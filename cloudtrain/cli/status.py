@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cloudtrain.api.lookup import runs_going_on
+from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.follow import activity_text
 from cloudtrain.cli.list import _is_rehearsal, _kept_machines, _table_of, _with_sweeps
@@ -28,8 +30,6 @@ from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.errors import CloudError
 from cloudtrain.runs.forecast import cost_parts, remaining_seconds
 from cloudtrain.runs.state import RunState, explain
-from cloudtrain.submission.lookup import runs_going_on
-from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration, format_number
 from cloudtrain_wire.bounded_files import read_regular_text
 

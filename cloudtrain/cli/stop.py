@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.options import data_dir, json_option, last_run_argument
 from cloudtrain.cli.output import print_json, print_message
 from cloudtrain.cli.run_end import EXIT_CODES, report_and_exit
-from cloudtrain.submission.run import Run
 
 if TYPE_CHECKING:
     from cloudtrain.sweeps.sweep import Sweep

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from cloudtrain.api import jobs as api
+from cloudtrain.api.preflight import preflight, raise_errors
 from cloudtrain.cli.job_of_command import JobCommand, job_options, load_job
 from cloudtrain.cli.options import (
     data_dir,
@@ -22,8 +24,6 @@ from cloudtrain.cli.plan_view import overview
 from cloudtrain.cli.start import start
 from cloudtrain.cli.terminal import progress_bar
 from cloudtrain.errors import warning
-from cloudtrain.submission import jobs as api
-from cloudtrain.submission.preflight import preflight, raise_errors
 
 
 @click.command(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtrain.api.preflight import preflight, raise_errors
+from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.follow_sweep import follow_and_exit
 from cloudtrain.cli.job_of_command import JobCommand, job_options, load_job
@@ -20,8 +22,6 @@ from cloudtrain.errors import UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.load import override
 from cloudtrain.spec.sources import FlagText, read_source
-from cloudtrain.submission.preflight import preflight, raise_errors
-from cloudtrain.submission.run import Run
 from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.planning import (
     plan_sweep,
@@ -35,7 +35,7 @@ from cloudtrain.sweeps.sweep import find_sweep
 from cloudtrain.units import parse_duration, parse_money
 
 if TYPE_CHECKING:
-    from cloudtrain.submission.jobs import Job
+    from cloudtrain.api.jobs import Job
     from cloudtrain.sweeps.planning import SweepPlan
     from cloudtrain.sweeps.sweep import Sweep
 

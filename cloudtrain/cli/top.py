@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtrain.api.monitor import Update
+from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen_run
 from cloudtrain.cli.follow import progress_line
 from cloudtrain.cli.options import data_dir, last_run_argument
@@ -23,8 +25,6 @@ from cloudtrain.runs.forecast import cost_parts, forecast, usd_so_far
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.record import Terms, terms_of
 from cloudtrain.runs.state import Curve, RunState
-from cloudtrain.submission.monitor import Update
-from cloudtrain.submission.run import Run
 from cloudtrain.units import format_duration, format_number
 from cloudtrain_wire.events import Usage
 

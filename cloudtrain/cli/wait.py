@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.follow import follow
 from cloudtrain.cli.follow_sweep import follow_and_exit
@@ -13,7 +14,6 @@ from cloudtrain.cli.options import data_dir, json_option, last_run_argument
 from cloudtrain.cli.output import print_json, print_message
 from cloudtrain.cli.run_end import report_and_exit
 from cloudtrain.errors import UsageError
-from cloudtrain.submission.run import Run
 from cloudtrain.units import parse_duration
 
 if TYPE_CHECKING:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from cloudtrain.api.compare import settings_of
+from cloudtrain.api.run import Run
 from cloudtrain.diagnosis.failure import diagnose_run
 from cloudtrain.diagnosis.slowness import diagnose_slowness
 from cloudtrain.errors import StorageError
@@ -20,8 +22,6 @@ from cloudtrain.runs.forecast import shown as shown_forecast
 from cloudtrain.runs.logs import LogReader
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState, SeenEvents, explain
-from cloudtrain.submission.compare import settings_of
-from cloudtrain.submission.run import Run
 from cloudtrain.units import format_number
 from cloudtrain_wire.events import Event, Metrics, Progress
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from cloudtrain.api.monitor import LogStream, RunMonitor
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_run
 from cloudtrain.errors import RunNotFound
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.state import RunState
-from cloudtrain.submission.monitor import LogStream, RunMonitor
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.sweep import Sweep
 

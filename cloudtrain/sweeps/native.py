@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cloudtrain.api.submit import documents_of, submitting
 from cloudtrain.errors import CloudError, CloudtrainError, Outcome, RunExists
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
@@ -20,7 +21,6 @@ from cloudtrain.providers.shared.idempotent_create import may_appear
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
-from cloudtrain.submission.submit import documents_of, submitting
 from cloudtrain.sweeps.driver import SweepJournal, pause_between_rounds
 from cloudtrain.sweeps.journal import (
     Launching,

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.api.context import pack_source
+from cloudtrain.api.jobs import Job, plan
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import UsageError
 from cloudtrain.planning.plan import Plan
@@ -22,8 +24,6 @@ from cloudtrain.spec.sweep import EarlyStopping, default_rungs
 from cloudtrain.spec.sweep import Sweep as Search
 from cloudtrain.spec.varied_settings import REPORTED, VARIED
 from cloudtrain.spec.yaml_document import parse_scalar
-from cloudtrain.submission.context import pack_source
-from cloudtrain.submission.jobs import Job, plan
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.rules import billed, last_report

@@ -12,6 +12,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from cloudtrain.api.trainer_arguments import trainer_issues
 from cloudtrain.catalog.pricing import HOUR, PRICE_UNKNOWN, SHORTEST_SECONDS, CostEstimate
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import Issue, Keys, UsageError, warning
@@ -30,7 +31,6 @@ from cloudtrain.spec.varied_settings import (
     report_count,
     samples,
 )
-from cloudtrain.submission.trainer_arguments import trainer_issues
 from cloudtrain_wire.bounded_files import read_regular_text
 
 _MAX_COST: Keys = ("sweep", "budget", "max_cost")

@@ -11,6 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cloudtrain.api.run import Run
 from cloudtrain.errors import RunNotFound, StorageError, UsageError, did_you_mean
 from cloudtrain.providers.local.processes import reap_in_background
 from cloudtrain.runs.files import private_opener, read_lines, storing
@@ -18,7 +19,6 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.store import SWEEPS, sweep_ids
 from cloudtrain.settings import data_folder
 from cloudtrain.spec.search_space import points_of
-from cloudtrain.submission.run import Run
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.driver import SweepJournal, request_stop
 from cloudtrain.sweeps.journal import Extended, SweepEvent, SweepFolder

@@ -10,6 +10,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
+from cloudtrain.api.context import archive_of
+from cloudtrain.api.monitor import RunMonitor
+from cloudtrain.api.run import Run
+from cloudtrain.api.submit import replan, submit
 from cloudtrain.errors import CloudError, CloudtrainError, Outcome, RunExists
 from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.providers import get_provider
@@ -21,10 +25,6 @@ from cloudtrain.spec.load import override
 from cloudtrain.spec.search_space import Scalar
 from cloudtrain.spec.varied_settings import override_of
 from cloudtrain.spec.yaml_document import Document, mapping_of, parse_document
-from cloudtrain.submission.context import archive_of
-from cloudtrain.submission.monitor import RunMonitor
-from cloudtrain.submission.run import Run
-from cloudtrain.submission.submit import replan, submit
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.journal import Launching, Reported, RunEnded, SweepEvent, SweepFolder
 from cloudtrain.sweeps.state import SweepState, Trial

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
+from cloudtrain.api.jobs import Job, load
+from cloudtrain.api.jobs import plan as make_plan
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import Provider, get_provider
-from cloudtrain.submission.jobs import Job, load
-from cloudtrain.submission.jobs import plan as make_plan
 
 _PROCESSES = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty")
 _CONNECTIONS = (

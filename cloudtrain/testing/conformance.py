@@ -20,12 +20,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from cloudtrain.api.jobs import plan as make_plan
+from cloudtrain.api.jobs import render
 from cloudtrain.declaration import Declaration, declaration_of
 from cloudtrain.errors import Issue, SpecError
 from cloudtrain.planning.launch import JobDocument, Request
 from cloudtrain.runs.store import RunStore
-from cloudtrain.submission.jobs import plan as make_plan
-from cloudtrain.submission.jobs import render
 from cloudtrain.testing.bench import (
     GREETING,
     GREETING_FILE,

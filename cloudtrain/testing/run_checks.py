@@ -15,13 +15,13 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 
+from cloudtrain.api.context import archive_of
+from cloudtrain.api.jobs import render, submit
+from cloudtrain.api.lookup import find_run
+from cloudtrain.api.run import Run
 from cloudtrain.errors import JobFailed, RunExists
 from cloudtrain.planning.launch import Request
 from cloudtrain.runs.history import History
-from cloudtrain.submission.context import archive_of
-from cloudtrain.submission.jobs import render, submit
-from cloudtrain.submission.lookup import find_run
-from cloudtrain.submission.run import Run
 from cloudtrain.testing.bench import (
     ARGUMENTS,
     GREETING,

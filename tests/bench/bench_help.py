@@ -44,9 +44,7 @@ def main() -> None:
     parsed = options(rounds=40)
     with workplace() as (place, env):
         text = PROGRAM.format(epilog=cli.epilog)
-        text += "".join(
-            COMMAND.format(name=name, summary=line) for name, line in COMMANDS.items()
-        )
+        text += "".join(COMMAND.format(name=name, summary=line) for name, line in COMMANDS.items())
         (place / "program.py").write_text(text)
         (place / "program").write_text(SCRIPT)
         comparison = compare(

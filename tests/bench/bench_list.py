@@ -15,10 +15,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from cloudtrain.api import jobs as api
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.store import RunStore, summary_of
-from cloudtrain.submission import jobs as api
 from tests.bench.measure import BIN, Comparison, Cost, compare, cost, options, report, workplace
 from tests.support.samples import write_events
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import cloudtrain
+from cloudtrain.api.context import pack_source
 from cloudtrain.errors import CloudError, RunExists, UsageError
 from cloudtrain.runs.files import as_text
 from cloudtrain.spec.search_space import read_space
-from cloudtrain.submission.context import pack_source
 from cloudtrain.sweeps import background
 from cloudtrain.sweeps.driver import drive, request_stop
 from cloudtrain.sweeps.journal import Launching, RunEnded, SweepFolder

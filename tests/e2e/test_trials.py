@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import cloudtrain
+from cloudtrain.api.run import Run
 from cloudtrain.declaration import declarations
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.providers import Provider, get_provider
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
-from cloudtrain.submission.run import Run
 from cloudtrain_wire.events import Metrics, RungReached
 from tests.fakes.containers import Container
 from tests.providers.sites import open_site

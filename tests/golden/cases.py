@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cloudtrain.api.preflight import find_issues
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary, make_plan
 from cloudtrain.providers import get_provider
 from cloudtrain.settings import Settings
 from cloudtrain.spec.load import spec_from_document
 from cloudtrain.spec.yaml_document import parse_document
-from cloudtrain.submission.preflight import find_issues
 
 PLAIN = """
 name: digits

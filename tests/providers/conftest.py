@@ -31,7 +31,7 @@ def quick_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     between looks.
     """
     monkeypatch.setattr("cloudtrain.providers.shared.idempotent_create.BACKOFF_SECONDS", 0.01)
-    monkeypatch.setattr("cloudtrain.submission.monitor.MAX_BACKOFF", 1)
+    monkeypatch.setattr("cloudtrain.api.monitor.MAX_BACKOFF", 1)
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import cloudtrain
+from cloudtrain.api.checkup import platform_checks
+from cloudtrain.api.run import Run
 from cloudtrain.checkup import Check
 from cloudtrain.errors import CloudError, CloudtrainError, Outcome
 from cloudtrain.providers import get_provider
 from cloudtrain.settings import load_settings
-from cloudtrain.submission.checkup import platform_checks
-from cloudtrain.submission.run import Run
 from tests.fakes.messages import Call, FaultKind, ServiceError
 from tests.fakes.server import Server
 

@@ -17,8 +17,8 @@ import botocore.loaders
 import pytest
 
 import cloudtrain
+from cloudtrain.api.run import Run
 from cloudtrain.providers.shared.idempotent_create import Attempt
-from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import AzureCloud, cheap_clients
 from tests.fakes.messages import ServiceError

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.api.lookup import find_run, import_remote_runs, list_runs
 from cloudtrain.errors import NOTHING_STARTED, CloudtrainError
-from cloudtrain.submission.lookup import find_run, import_remote_runs, list_runs
 from tests.fakes.messages import FaultKind
 from tests.providers.sites import ALWAYS, CREATE_TIMEOUT, Site
 from tests.support.waiting import eventually

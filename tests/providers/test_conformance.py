@@ -15,10 +15,10 @@ import pytest
 
 import cloudtrain
 from cloudtrain import providers
+from cloudtrain.api.preflight import preflight
 from cloudtrain.errors import SpecError, UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.settings import load_settings
-from cloudtrain.submission.preflight import preflight
 from cloudtrain.testing.conformance import (
     GREETING,
     GREETING_FILE,

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import cloudtrain
+from cloudtrain.api.context import archive_of
+from cloudtrain.api.lookup import find_run, import_remote_runs
 from cloudtrain.errors import CloudError, RunNotFound
-from cloudtrain.submission.context import archive_of
-from cloudtrain.submission.lookup import find_run, import_remote_runs
 from tests.fakes.messages import FaultKind
 from tests.providers.aws.archives import entry, packed
 from tests.providers.faults import PERMANENT, TRANSIENT, run_id_of

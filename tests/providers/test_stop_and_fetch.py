@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.api.lookup import find_run
+from cloudtrain.api.run import Run, fetched_files
 from cloudtrain.errors import CloudError
-from cloudtrain.submission.lookup import find_run
-from cloudtrain.submission.run import Run, fetched_files
 from tests.fakes.messages import Call, FaultKind
 from tests.providers.faults import (
     PERMANENT,
@@ -41,7 +41,7 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """These jobs never end by themselves, so do not wait for that."""
     monkeypatch.setattr(f"{AZURE_STOP}.FINISHING_SECONDS", 0)
     monkeypatch.setattr("cloudtrain.providers.aws.status.TAG_DELAY_SECONDS", 0)
-    monkeypatch.setattr("cloudtrain.submission.run.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("cloudtrain.api.run.RETRY_SECONDS", 0.01)
 
 
 @pytest.fixture

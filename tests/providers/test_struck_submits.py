@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
+from cloudtrain.api.lookup import find_run, import_remote_runs, list_runs
+from cloudtrain.api.monitor import RunMonitor
 from cloudtrain.errors import NOTHING_STARTED, CloudError, UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
-from cloudtrain.submission.lookup import find_run, import_remote_runs, list_runs
-from cloudtrain.submission.monitor import RunMonitor
 from cloudtrain.sweeps.journal import Launching, RunEnded, SweepFolder
 from cloudtrain.sweeps.state import Trial
 from cloudtrain.sweeps.trials import RunTrials

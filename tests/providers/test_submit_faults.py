@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
+from cloudtrain.api.lookup import find_run
+from cloudtrain.api.run import Run
 from cloudtrain.errors import NOTHING_STARTED, CloudError, CloudtrainError
 from cloudtrain.runs.logs import LogLine
-from cloudtrain.submission.lookup import find_run
-from cloudtrain.submission.run import Run
 from tests.fakes.messages import Call, FaultKind
 from tests.providers.faults import (
     PERMANENT,
@@ -293,7 +293,7 @@ def test_a_wait_ends_with_an_error_when_a_retry_cannot_help(
 def test_an_unreadable_log_does_not_keep_a_job_from_ending(
     site: Site, tmp_path: Path, kind: FaultKind, index: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.submission.run.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("cloudtrain.api.run.RETRY_SECONDS", 0.01)
     run = submit_with_log(site, run_id_of("unread", kind, -index))
     site.cloud.endpoint.fault(kind, *site.observing[index], times=ALWAYS)
     site.put_model(run.id, weights="w")

@@ -27,7 +27,7 @@ UNBOUNDED = {
     "cli/init.py": "a file of the package",
     "cli/diagnose.py": "a log, line by line; it may be a pipe",
     "declaration.py": "a file of an installed package",
-    "submission/drills/": "files of the system, and files that a drill has made",
+    "api/drills/": "files of the system, and files that a drill has made",
     "planning/recipe.py": "a file of the package",
     "providers/aws/client.py": "an archive that a submit has packed",
     "providers/aws/infrastructure.py": "a file of the package",

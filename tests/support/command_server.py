@@ -23,8 +23,8 @@ MAX_MESSAGE_BYTES = 200_000
 """Maximum size of a request; below Linux's default limit for one packet of a Unix socket."""
 IMPORTED = (
     *(
-        "cloudtrain.submission.lookup",
-        "cloudtrain.submission.submit",
+        "cloudtrain.api.lookup",
+        "cloudtrain.api.submit",
         "cloudtrain.providers.local.provider",
     ),
     *(

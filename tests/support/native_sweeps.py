@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.api.context import pack_source
+from cloudtrain.api.submit import documents_of, submitting
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
 from cloudtrain.spec.load import override
 from cloudtrain.spec.yaml_document import parse_document
-from cloudtrain.submission.context import pack_source
-from cloudtrain.submission.submit import documents_of, submitting
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.native import drive_native
 from cloudtrain.sweeps.state import SweepState

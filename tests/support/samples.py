@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from cloudtrain.api.checkup import exit_code
 from cloudtrain.checkup import Check
 from cloudtrain.runs.files import strict_json
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
-from cloudtrain.submission.checkup import exit_code
 from cloudtrain_wire import events
 
 # Starting points of several tests: a folder of files, a run that was just submitted, events,

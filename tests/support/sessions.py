@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.api.monitor import Update
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.logs import EVENT_MARK, log_line, split_events
 from cloudtrain.runs.state import RunState
-from cloudtrain.submission.monitor import Update
 from cloudtrain_wire.events import from_json
 
 # Sessions as a terminal shows them: the output of nodes over time, and the text of the screen

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import cloudtrain
+from cloudtrain.api import package_checks
+from cloudtrain.api.package_checks import package_issues
 from cloudtrain.errors import SourceError, SpecError
 from cloudtrain.planning.launch import dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.spec.fields import FieldErrors
 from cloudtrain.spec.inputs import read_dependencies
-from cloudtrain.submission import package_checks
-from cloudtrain.submission.package_checks import package_issues
 from cloudtrain_wire.requirement_files import (
     InvalidRequirements,
     Requested,

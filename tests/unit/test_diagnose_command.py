@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.runs.store import RunStore
-from cloudtrain.submission.run import Run
 from tests.support.failure_reports import NOISE, TRAINING
 from tests.support.in_process import call
 from tests.support.samples import BORN, write_events

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.planning.plan import Plan
-from cloudtrain.runs.fold import fold
-from cloudtrain.submission.drills.cases import (
+from cloudtrain.api.drills.cases import (
     CASES,
     CHECKPOINT_TORN,
     LOADER_STALLED,
@@ -24,8 +22,10 @@ from cloudtrain.submission.drills.cases import (
     advice,
     short_hang,
 )
-from cloudtrain.submission.drills.saved_files import SavedFiles, newest_file
-from cloudtrain.submission.drills.verdict import EndedRun, Result, Trained, Verdict, judge, trained
+from cloudtrain.api.drills.saved_files import SavedFiles, newest_file
+from cloudtrain.api.drills.verdict import EndedRun, Result, Trained, Verdict, judge, trained
+from cloudtrain.planning.plan import Plan
+from cloudtrain.runs.fold import fold
 from cloudtrain_wire.events import Event
 from tests.support.samples import event
 

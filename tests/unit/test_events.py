@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.api.run import Run
 from cloudtrain.cli.output import learning_curves, print_json
 from cloudtrain.providers.local.node import Node, run_outcome
 from cloudtrain.providers.local.supervisor import Supervisor
@@ -24,7 +25,6 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import EVENT_MARK, LogReader, format_timestamp, split_events
 from cloudtrain.runs.state import RunState, explain
 from cloudtrain.runs.store import RunStore
-from cloudtrain.submission.run import Run
 from cloudtrain_wire.causes import first_cause
 from cloudtrain_wire.events import Cause, Ended
 from tests.entrypoints.launcher.test_streams import fuzzed

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.api.context import resolve_targets
 from cloudtrain.catalog import read_table
 from cloudtrain.errors import SourceError
 from cloudtrain.planning.recipe import our_recipe, recipe_of
@@ -24,7 +25,6 @@ from cloudtrain.providers.azure.image import image_of as azure_image
 from cloudtrain.providers.docker.images import build
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.spec.load import load_spec
-from cloudtrain.submission.context import resolve_targets
 from tests.golden import cases
 from tests.support.in_process import call
 

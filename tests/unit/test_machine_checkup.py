@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.api.checkup import exit_code
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError, warning
 from cloudtrain.planning.target import Target
@@ -17,7 +18,6 @@ from cloudtrain.providers.docker.engine import EngineInfo
 from cloudtrain.providers.local import checks as checkup
 from cloudtrain.providers.local import machine
 from cloudtrain.providers.local.machine import GpuFacts, LocalConfig, PythonFacts
-from cloudtrain.submission.checkup import exit_code
 from tests.support.samples import assert_only_wrong, names_of_wrong
 
 # `cloudtrain doctor` reports nothing on a good machine, and the one fault of every other.

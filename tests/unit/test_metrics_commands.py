@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.api.compare import compare
+from cloudtrain.api.run import Run
 from cloudtrain.runs.folder import RunFolder, new_run_id
 from cloudtrain.runs.series import metric_points, series_of
 from cloudtrain.runs.store import RunStore
-from cloudtrain.submission.compare import compare
-from cloudtrain.submission.run import Run
 from cloudtrain.sweeps.journal import SweepEnded, SweepFolder
 from tests.support.function_trials import definition_of
 from tests.support.in_process import call

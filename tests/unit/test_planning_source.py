@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import cloudtrain
+from cloudtrain.api.preflight import preflight
 from cloudtrain.errors import Issue, SourceError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.distributions import brought_along, distributions_of
 from cloudtrain.source.programs import foreign_imports, install_lines, names_in, program_fault
-from cloudtrain.submission.preflight import preflight
 from tests.support.in_process import call
 from tests.support.samples import write
 

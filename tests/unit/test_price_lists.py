@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.api import machines as price_refresh
+from cloudtrain.api.machines import refresh_prices
 from cloudtrain.catalog import PROVIDERS, instances
 from cloudtrain.catalog.price_tables import listed_prices, listed_regions, table_path
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws.client import aws
 from cloudtrain.providers.azure import price_list as azure_list
 from cloudtrain.settings import Settings, load_settings
-from cloudtrain.submission import machines as price_refresh
-from cloudtrain.submission.machines import refresh_prices
 from tests.fakes.price_lists import AZURE_PATH, PriceLists, meter, price_lists, product
 from tests.support.in_process import call
 

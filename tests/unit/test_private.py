@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from cloudtrain.api.drills.drill import workplace
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import RefusedError, UsageError
 from cloudtrain.providers.local.processes import SupervisorState, supervisor_state, take_lock
@@ -28,7 +29,6 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History, log_reader_lock
 from cloudtrain.runs.store import RunStore, index_run, summaries
 from cloudtrain.source.scan import pack, scan
-from cloudtrain.submission.drills.drill import workplace
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain_wire import file_locks
 from cloudtrain_wire.bounded_files import FileTooLarge, read_regular_file, read_regular_text

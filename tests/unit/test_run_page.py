@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.api.card import card, live_card
+from cloudtrain.api.run import Run
 from cloudtrain.pages.run_page import page
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
-from cloudtrain.submission.card import card, live_card
-from cloudtrain.submission.run import Run
 from cloudtrain_wire import events
 from cloudtrain_wire.events import Event
 from tests.support.in_process import call

@@ -15,6 +15,10 @@ from typing import Any, Literal
 import pytest
 
 import cloudtrain
+from cloudtrain.api import jobs as api
+from cloudtrain.api import monitor
+from cloudtrain.api.rehearsals import FILE, record_rehearsal
+from cloudtrain.api.submit import documents_of
 from cloudtrain.cli.plan_view import overview
 from cloudtrain.errors import (
     CloudError,
@@ -31,10 +35,6 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogPart, Observation
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
-from cloudtrain.submission import jobs as api
-from cloudtrain.submission import monitor
-from cloudtrain.submission.rehearsals import FILE, record_rehearsal
-from cloudtrain.submission.submit import documents_of
 from cloudtrain_wire.events import Ended, Event, Phase, StopRequested, Submitting
 from tests.support.in_process import call
 from tests.support.samples import BORN, as_json, born, event, events_of, write_events

@@ -10,6 +10,7 @@ from typing import Any
 import click
 import pytest
 
+from cloudtrain.api.run import Run
 from cloudtrain.cli.run_end import report
 from cloudtrain.diagnosis.slowness import Setup, Slowness, why_slow
 from cloudtrain.runs.fold import fold
@@ -17,7 +18,6 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.step_times import KEPT_INTERVALS, Mean, StepTimesHistory, Utilization
 from cloudtrain.runs.store import RunStore
-from cloudtrain.submission.run import Run
 from cloudtrain_wire.events import StepTimes, Usage
 from tests.support.in_process import call
 from tests.support.samples import BORN, write_events

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.api.run import Run
 from cloudtrain.planning.launch import Launch
 from cloudtrain.providers.local import processes as lifeline
 from cloudtrain.providers.local.processes import end_orphans, run_module
@@ -23,7 +24,6 @@ from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import EVENT_MARK
 from cloudtrain.runs.store import RunStore
-from cloudtrain.submission.run import Run
 from cloudtrain_wire.process_identity import ProcessIdentity
 from tests.support.samples import BORN, born, events_of, write_events
 from tests.support.waiting import HANG_SECONDS, eventually

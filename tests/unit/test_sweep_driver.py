@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.api.monitor import RunMonitor
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import format_timestamp
 from cloudtrain.runs.store import RunStore
 from cloudtrain.spec.search_space import Choice, Dimension, Uniform
-from cloudtrain.submission.monitor import RunMonitor
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.driver import Driver, SweepJournal, drive, request_stop
 from cloudtrain.sweeps.journal import (

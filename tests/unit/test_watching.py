@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from cloudtrain.api import monitor
+from cloudtrain.api.run import Run
 from cloudtrain.cli import cli
 from cloudtrain.cli.follow import View, rate_text
 from cloudtrain.cli.run_end import report
@@ -20,8 +22,6 @@ from cloudtrain.runs.logs import LogLine, log_line
 from cloudtrain.runs.record import Terms, terms_of
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
-from cloudtrain.submission import monitor
-from cloudtrain.submission.run import Run
 from cloudtrain_wire.events import RESTART_ELSEWHERE
 from tests.support.in_process import call
 from tests.support.samples import BORN, born, fold_json, write_events

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import cloudtrain
+from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import KnownRuns, get_provider
@@ -18,7 +19,6 @@ from cloudtrain.providers.aws.results import new_lines
 from cloudtrain.providers.aws.submit import describe, tags_of
 from cloudtrain.providers.docker.images import inspect_image, login_for
 from cloudtrain.settings import load_settings
-from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
 from tests.fakes.aws.request_rules import check_push
 from tests.providers.aws.archives import entry, packed

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from cloudtrain.api.lookup import find_run, import_remote_runs
+from cloudtrain.api.run import Run
 from cloudtrain.errors import StorageError
-from cloudtrain.submission.lookup import find_run, import_remote_runs
-from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.messages import Call
 from tests.providers.aws.archives import (

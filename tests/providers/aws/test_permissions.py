@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws.client import aws
-from cloudtrain.submission.run import Run
 from tests.fakes.aws.cloud import BUCKET, ROLE, Cloud, request
 from tests.fakes.aws.policies import Statement, needed, statements
 from tests.providers.aws.operations import KEY, OPERATIONS, submitted

@@ -13,11 +13,11 @@ import botocore
 import pytest
 
 import cloudtrain
+from cloudtrain.api.lookup import find_run
+from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws.client import ONE_REQUEST_BYTES, AwsClient, aws
 from cloudtrain.providers.aws.request import channel_uri
-from cloudtrain.submission.lookup import find_run
-from cloudtrain.submission.run import Run
 from cloudtrain_wire.events import Cursor
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.messages import FaultKind

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import cloudtrain
+from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
 from cloudtrain.providers import KnownRuns, get_provider
 from cloudtrain.providers.azure.account import workspace_of
 from cloudtrain.providers.azure.client import workspace
 from cloudtrain.providers.azure.rights import READ_BLOBS, WORKSPACES, WRITE_BLOBS
 from cloudtrain.settings import load_settings
-from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import IMAGE, AzureCloud
 from tests.fakes.azure.jobs import LOG_CONTAINER
 from tests.fakes.azure.permissions import PULL, PUSH, check_push

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.api import checkup
 from cloudtrain.planning.reference import RegistryImage
 from cloudtrain.providers.azure import checkup as azure_checkup
-from cloudtrain.submission import checkup
 from tests.fakes.azure.account import CLUSTER_IDENTITY, REGISTRY, VAULT, WORKSPACE_IDENTITY
 from tests.fakes.azure.cloud import AzureCloud, client
 from tests.fakes.azure.rights import BLOBS, PULL, READER, SCIENTIST, SECRETS, Assignment

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.api.lookup import find_run
 from cloudtrain.errors import StorageError
-from cloudtrain.submission.lookup import find_run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.providers.azure.operations import append_log, log_of, submitted
 from tests.providers.test_submit_faults import texts

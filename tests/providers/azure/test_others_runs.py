@@ -10,10 +10,10 @@ from typing import NamedTuple
 import pytest
 
 import cloudtrain
+from cloudtrain.api.lookup import find_run, import_remote_runs
+from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
 from cloudtrain.runs.logs import Observation
-from cloudtrain.submission.lookup import find_run, import_remote_runs
-from cloudtrain.submission.run import Run
 from cloudtrain_wire.events import Phase
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.jobs import Job

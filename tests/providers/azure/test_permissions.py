@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.api import checkup
+from cloudtrain.api.run import Run
 from cloudtrain.diagnosis.rules import hint_for_message
 from cloudtrain.planning.reference import RegistryImage
 from cloudtrain.providers.azure.rights import READ_BLOBS, WRITE_BLOBS
-from cloudtrain.submission import checkup
-from cloudtrain.submission.run import Run
 from cloudtrain_launcher.stored_secrets import KeyVault
 from tests.fakes.azure.cloud import AzureCloud, cheap_clients, client, document, ended, submit
 from tests.fakes.azure.permissions import GET_SECRET, PULL, PUSH

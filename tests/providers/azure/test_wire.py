@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import cloudtrain
+from cloudtrain.api.lookup import find_run
+from cloudtrain.api.run import Run
 from cloudtrain.errors import NOTHING_STARTED, CloudError
-from cloudtrain.submission.lookup import find_run
-from cloudtrain.submission.run import Run
 from tests.fakes.azure.cloud import AzureCloud, client
 from tests.providers.azure.operations import ALWAYS, JOB, append_log, reconnect, submitted
 from tests.support.in_process import call as in_process

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from cloudtrain.api.run import Run
 from cloudtrain.errors import StorageError
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.series import Series, series_of
@@ -16,7 +17,6 @@ from cloudtrain.runs.state import RunState
 from cloudtrain.spec.contradictions import hide_setting
 from cloudtrain.spec.fields import plain
 from cloudtrain.spec.yaml_document import parse_scalar
-from cloudtrain.submission.run import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,9 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from cloudtrain.api.context import local_files, pack_source, resolve_targets, submitter
+from cloudtrain.api.preflight import find_issues, preflight, raise_errors
+from cloudtrain.api.rehearsals import record_rehearsal, with_rehearsal
 from cloudtrain.errors import (
     CloudtrainError,
     Issue,
@@ -34,9 +37,6 @@ from cloudtrain.settings import STRICT, load_settings
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.sources import FILE
 from cloudtrain.spec.yaml_document import Document, parse_document
-from cloudtrain.submission.context import local_files, pack_source, resolve_targets, submitter
-from cloudtrain.submission.preflight import find_issues, preflight, raise_errors
-from cloudtrain.submission.rehearsals import record_rehearsal, with_rehearsal
 from cloudtrain_wire.events import Ended, Image, Submitted, Submitting
 from cloudtrain_wire.file_locks import FileLock
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cloudtrain.api.trainer_arguments import Factory, factories_of
 from cloudtrain.errors import Issue, did_you_mean, warning
 from cloudtrain.planning.launch import entrypoint_of
 from cloudtrain.planning.plan import Plan
@@ -31,7 +32,6 @@ from cloudtrain.source.programs import (
     top_modules,
 )
 from cloudtrain.spec.inputs import CONDA_WAY, LOCK_WAY
-from cloudtrain.submission.trainer_arguments import Factory, factories_of
 from cloudtrain_wire.built_for_torch import BUILT_FOR_TORCH, satisfies
 from cloudtrain_wire.requirement_files import requested_list
 

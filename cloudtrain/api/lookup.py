@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.api.run import Run
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import (
     CloudError,
@@ -26,7 +27,6 @@ from cloudtrain.runs.logs import Observation
 from cloudtrain.runs.state import ENDED
 from cloudtrain.runs.store import DAMAGED, RunStore, summaries, summary_of
 from cloudtrain.settings import data_folder, load_settings
-from cloudtrain.submission.run import Run
 from cloudtrain_wire.bounded_files import read_regular_file
 from cloudtrain_wire.events import Phase
 

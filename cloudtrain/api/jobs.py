@@ -4,7 +4,7 @@
     run = cloudtrain.submit(cloudtrain.plan(job, "local"))
     print(run.wait().metrics)
 
-Everything before `submit` is a value; `cloudtrain.submission.run` has everything after it.
+Everything before `submit` is a value; `cloudtrain.api.run` has everything after it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.api.context import pack_source, read_context, resolve_targets
+from cloudtrain.api.preflight import find_issues
+from cloudtrain.api.rehearsals import with_rehearsal
 from cloudtrain.errors import Issue, UsageError
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plan import Plan, make_plan
@@ -28,12 +31,9 @@ from cloudtrain.spec.load import load_spec, spec_from_values
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.sources import job_folder
 from cloudtrain.spec.yaml_document import Document
-from cloudtrain.submission.context import pack_source, read_context, resolve_targets
-from cloudtrain.submission.preflight import find_issues
-from cloudtrain.submission.rehearsals import with_rehearsal
 
 if TYPE_CHECKING:
-    from cloudtrain.submission.run import Run
+    from cloudtrain.api.run import Run
 
 REHEARSED_BY = DEFAULT_PROVIDER
 
@@ -181,8 +181,8 @@ def submit(
     `outcome` whether the job was started.
     """
     # A plan alone needs no code that starts or watches runs.
-    from cloudtrain.submission.run import Run
-    from cloudtrain.submission.submit import submit as start
+    from cloudtrain.api.run import Run
+    from cloudtrain.api.submit import submit as start
 
     return Run(
         start(plan, issues=issues, progress=progress, sending=sending, pushing=pushing, note=note)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 
+from cloudtrain.api.drills.saved_files import Listing, SavedFiles, listing
+from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.rehearsal.base import RunPaths
 from cloudtrain.runs.state import RunState
-from cloudtrain.submission.drills.saved_files import Listing, SavedFiles, listing
-from cloudtrain.submission.run import Run
 from cloudtrain_launcher.host import ProcessTree
 from cloudtrain_wire.events import Checkpoint, Event, NodeStarted, RankEnded, RankStarted
 

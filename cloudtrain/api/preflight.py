@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from cloudtrain.api.package_checks import package_issues
+from cloudtrain.api.trainer_arguments import factory_issues, trainer_issues
 from cloudtrain.errors import Issue, RefusedError, SpecError, warning
 from cloudtrain.planning.launch import command_words
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.contradictions import is_secret_variable, secret_arguments
-from cloudtrain.submission.package_checks import package_issues
-from cloudtrain.submission.trainer_arguments import factory_issues, trainer_issues
 
 _PLAIN_SECRET = "looks like a secret, and whoever may look at the job reads it"  # noqa: S105
 

@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cloudtrain.api.monitor import LogStream, RunMonitor, Update, Wait, updates
 from cloudtrain.errors import CloudError, JobFailed, StorageError, UsageError
 from cloudtrain.providers import Note, Progress
 from cloudtrain.runs.files import storing
@@ -20,7 +21,6 @@ from cloudtrain.runs.logs import LogLine, Observation
 from cloudtrain.runs.record import terms_of
 from cloudtrain.runs.series import MetricPoint, metric_points
 from cloudtrain.runs.state import RunState, explain
-from cloudtrain.submission.monitor import LogStream, RunMonitor, Update, Wait, updates
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
@@ -47,7 +47,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Return the run's card for notebooks, as last seen, without asking a cloud."""
-        from cloudtrain.submission.card import card
+        from cloudtrain.api.card import card
 
         try:
             return card(self.cached_status(), time.time())
@@ -107,7 +107,7 @@ class Run:
         `timeout` seconds, while the run continues; CloudError if the cloud does not answer and
         asking again cannot help.
         """
-        from cloudtrain.submission.card import live_card
+        from cloudtrain.api.card import live_card
 
         wait = Wait(self._monitor, timeout)
         with live_card() as show:
@@ -280,8 +280,8 @@ class Run:
         `KEY=VALUE` as with `--set`. Raise UsageError while this run continues, StorageError if its
         source is gone.
         """
-        from cloudtrain.submission.context import archive_of
-        from cloudtrain.submission.submit import submit
+        from cloudtrain.api.context import archive_of
+        from cloudtrain.api.submit import submit
 
         rerun = self.plan_again(overrides, fresh=fresh, provider=provider)
         return Run(submit(rerun, archive=archive_of(rerun)))
@@ -300,7 +300,7 @@ class Run:
             state.state != "succeeded" or state.trial_outcome in ("pruned", "paused")
         )
         resume_from = self._monitor.provider.checkpoints(self.folder, state) if resume else ""
-        from cloudtrain.submission.submit import plan_again  # only this verb needs spec and plan
+        from cloudtrain.api.submit import plan_again  # only this verb needs spec and plan
 
         return plan_again(self.folder, provider, tuple(overrides), resume_from)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cloudtrain.api import jobs
 from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.checkup import Check, Question
 from cloudtrain.declaration import declaration_of
@@ -15,7 +16,6 @@ from cloudtrain.providers.docker.checks import engine_check
 from cloudtrain.providers.docker.images import inspect_image, is_named
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
 from cloudtrain.spec.sources import FILE
-from cloudtrain.submission import jobs
 
 if TYPE_CHECKING:
     from cloudtrain.errors import Issue

@@ -13,13 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.diagnosis.rules import hint_for
-from cloudtrain.errors import CloudtrainError, JobFailed, RefusedError, UsageError
-from cloudtrain.planning.plan import Plan
-from cloudtrain.runs.files import make_private_folder, storing
-from cloudtrain.runs.state import explain
-from cloudtrain.runs.store import RunStore
-from cloudtrain.submission.drills.cases import (
+from cloudtrain.api.drills.cases import (
     HANG_SECONDS,
     LOADER_STALLED,
     SIGTERM,
@@ -28,10 +22,16 @@ from cloudtrain.submission.drills.cases import (
     advice,
     short_hang,
 )
-from cloudtrain.submission.drills.verdict import EndedRun, Result, Trained, Verdict, judge, trained
-from cloudtrain.submission.drills.watched_run import Draw, WatchedRun
-from cloudtrain.submission.run import Run
-from cloudtrain.submission.submit import submit
+from cloudtrain.api.drills.verdict import EndedRun, Result, Trained, Verdict, judge, trained
+from cloudtrain.api.drills.watched_run import Draw, WatchedRun
+from cloudtrain.api.run import Run
+from cloudtrain.api.submit import submit
+from cloudtrain.diagnosis.rules import hint_for
+from cloudtrain.errors import CloudtrainError, JobFailed, RefusedError, UsageError
+from cloudtrain.planning.plan import Plan
+from cloudtrain.runs.files import make_private_folder, storing
+from cloudtrain.runs.state import explain
+from cloudtrain.runs.store import RunStore
 from cloudtrain.units import format_duration
 from cloudtrain_wire.file_locks import acquire
 
