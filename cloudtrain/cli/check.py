@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cloudtrain.api import checkup
+from cloudtrain.api import doctor
 from cloudtrain.api import jobs as api
 from cloudtrain.api.preflight import preflight, raise_errors, security_issues, start_notes
 from cloudtrain.checkup import Check
@@ -62,8 +62,8 @@ def check_command(
 
     checks: Sequence[Check] = ()
     if online and not any(issue.is_error for issue in issues):
-        checks = checkup.online_checks(plan)
-        issues += checkup.online_issues(plan, checks)
+        checks = doctor.online_checks(plan)
+        issues += doctor.online_issues(plan, checks)
 
     notes = start_notes(plan, issues)
 

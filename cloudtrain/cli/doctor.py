@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cloudtrain.api import checkup
+from cloudtrain.api import doctor
 from cloudtrain.checkup import Check
 from cloudtrain.cli.options import (
     complete_providers,
@@ -63,7 +63,7 @@ def doctor_command(
     shown: list[dict[str, Any]] = []
     last_where = ""
 
-    for where, check in checkup.doctor(provider, job, overrides, data_dir=folder):
+    for where, check in doctor.doctor(provider, job, overrides, data_dir=folder):
         all_checks.append(check)
         shown.append({"where": where, **check.to_json()})
 
@@ -76,7 +76,7 @@ def doctor_command(
 
         print_prose(_row(check))
 
-    code = checkup.exit_code(all_checks)
+    code = doctor.exit_code(all_checks)
     if as_json:
         print_json({"ok": code == 0, "checks": shown})
     else:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudtrain
-from cloudtrain.api.checkup import platform_checks
+from cloudtrain.api.doctor import platform_checks
 from cloudtrain.api.run import Run
 from cloudtrain.checkup import Check
 from cloudtrain.errors import CloudError, CloudtrainError, Outcome

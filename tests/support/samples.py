@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from cloudtrain.api.checkup import exit_code
+from cloudtrain.api.doctor import exit_code
 from cloudtrain.checkup import Check
 from cloudtrain.runs.files import strict_json
 from cloudtrain.runs.fold import fold

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.api.checkup import exit_code
+from cloudtrain.api.doctor import exit_code
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError, warning
 from cloudtrain.planning.target import Target

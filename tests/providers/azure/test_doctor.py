@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.api import checkup
+from cloudtrain.api import doctor
 from cloudtrain.planning.reference import RegistryImage
 from cloudtrain.providers.azure import checkup as azure_checkup
 from tests.fakes.azure.account import CLUSTER_IDENTITY, REGISTRY, VAULT, WORKSPACE_IDENTITY
@@ -71,7 +71,7 @@ def healthy(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict
     forget()
     cloud.put("train/a.txt", b"data")
     monkeypatch.setattr(
-        checkup, "inspect_image", lambda _: RegistryImage("sha256:0", frozenset({"amd64"}))
+        doctor, "inspect_image", lambda _: RegistryImage("sha256:0", frozenset({"amd64"}))
     )
     cloud.account.datastore_credentials = "None"
     cloud.account.access.assignments = [
@@ -287,7 +287,7 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
     ),
     "no such image": (
         *("image", "no such image"),
-        lambda _cloud, _spec, patch: patch.setattr(checkup, "inspect_image", lambda _: None),
+        lambda _cloud, _spec, patch: patch.setattr(doctor, "inspect_image", lambda _: None),
     ),
 }
 

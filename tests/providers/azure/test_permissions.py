@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.api import checkup
+from cloudtrain.api import doctor
 from cloudtrain.api.run import Run
 from cloudtrain.diagnosis.rules import hint_for_message
 from cloudtrain.planning.reference import RegistryImage
@@ -82,7 +82,7 @@ def everything_is_granted_again(
         monkeypatch.setattr(cloud.service, name, {})
     monkeypatch.setattr("cloudtrain.providers.azure.stop._grace_seconds", lambda _: 0.2)
     monkeypatch.setattr(
-        checkup, "inspect_image", lambda _: RegistryImage("sha256:0", frozenset({"amd64"}))
+        doctor, "inspect_image", lambda _: RegistryImage("sha256:0", frozenset({"amd64"}))
     )
     access = cloud.account.access
     roles = dict(access.roles)
