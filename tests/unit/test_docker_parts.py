@@ -28,7 +28,8 @@ from cloudtrain.providers.docker.errors import address, translated
 from cloudtrain.providers.docker.errors import sdk_environment as environment_of_sdk
 from cloudtrain.providers.docker.node import ContainerOutput
 from cloudtrain.providers.local.checks import location_checks
-from cloudtrain.providers.rehearsal.base import EmulatedPlan, RunPaths
+from cloudtrain.providers.rehearsal.base import EmulatedPlan
+from cloudtrain.runs.paths import RunPaths
 from tests.golden.cases import plan_of
 from tests.support.waiting import HANG_SECONDS
 

@@ -22,7 +22,8 @@ from cloudtrain.providers.docker.container_spec import ContainerLaunch, environm
 from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
 from cloudtrain.providers.local import machine
 from cloudtrain.providers.local.gpu_ids import gpu_ids
-from cloudtrain.providers.rehearsal.base import EmulatedPlan, RunPaths
+from cloudtrain.providers.rehearsal.base import EmulatedPlan
+from cloudtrain.runs.paths import RunPaths
 from tests.golden.cases import plan_of
 
 # GPUs of a run in containers: CUDA_VISIBLE_DEVICES by UUID, without another run's GPUs.

@@ -25,10 +25,10 @@ from cloudtrain.providers.local.processes import (
     supervisor_state,
 )
 from cloudtrain.providers.local.provider import LocalProvider
-from cloudtrain.providers.rehearsal.base import RunPaths
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
+from cloudtrain.runs.paths import RunPaths
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
 from cloudtrain_wire.events import StopRequested, Submitting

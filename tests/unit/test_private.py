@@ -23,10 +23,11 @@ from cloudtrain.bundle import bundled
 from cloudtrain.errors import RefusedError, UsageError
 from cloudtrain.providers.local.processes import SupervisorState, supervisor_state, take_lock
 from cloudtrain.providers.local.supervisor import Supervisor
-from cloudtrain.providers.rehearsal.base import RunPaths, unpack
+from cloudtrain.providers.rehearsal.base import unpack
 from cloudtrain.runs.files import restrict_permissions
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History, log_reader_lock
+from cloudtrain.runs.paths import RunPaths
 from cloudtrain.runs.store import RunStore, index_run, summaries
 from cloudtrain.source.scan import pack, scan
 from cloudtrain.sweeps.journal import SweepFolder

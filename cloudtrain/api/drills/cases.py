@@ -14,7 +14,7 @@ from cloudtrain.api.drills.saved_files import newest_file
 from cloudtrain.api.drills.verdict import Result, Verdict
 from cloudtrain.api.drills.watched_run import WatchedRun, kill_at_once, send
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers.rehearsal.base import RunPaths
+from cloudtrain.runs.paths import RunPaths
 from cloudtrain_launcher.host import ProcessTree
 from cloudtrain_wire.events import Checkpoint
 

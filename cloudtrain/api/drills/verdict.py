@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.providers.rehearsal.base import RunPaths
+from cloudtrain.runs.paths import RunPaths
 from cloudtrain.runs.state import RunState, explain
 from cloudtrain_wire.events import (
     RESTART_ELSEWHERE,

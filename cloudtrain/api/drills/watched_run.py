@@ -12,7 +12,7 @@ from types import TracebackType
 from cloudtrain.api.drills.saved_files import Listing, SavedFiles, listing
 from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.providers.rehearsal.base import RunPaths
+from cloudtrain.runs.paths import RunPaths
 from cloudtrain.runs.state import RunState
 from cloudtrain_launcher.host import ProcessTree
 from cloudtrain_wire.events import Checkpoint, Event, NodeStarted, RankEnded, RankStarted

@@ -48,11 +48,11 @@ from cloudtrain.providers.rehearsal.base import (
     EmulatedPlan,
     Emulator,
     PlainEmulator,
-    RunPaths,
     thread_variables,
 )
 from cloudtrain.providers.rehearsal.sagemaker import SageMakerEmulator, create_folders
 from cloudtrain.providers.shared.paths import ARCHIVE
+from cloudtrain.runs.paths import RunPaths
 from cloudtrain.runs.store import CLEANUP_FOLDER
 
 PACKAGES = "/cloudtrain-packages"

@@ -19,7 +19,7 @@ from cloudtrain.providers.docker.container_spec import (
 )
 from cloudtrain.providers.docker.declaration import DECLARATION
 from cloudtrain.providers.local.backend import LocalBackend, resolve_path
-from cloudtrain.providers.rehearsal.base import RunPaths
+from cloudtrain.runs.paths import RunPaths
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.checkup import Check

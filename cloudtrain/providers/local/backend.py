@@ -26,7 +26,6 @@ from cloudtrain.providers.local.processes import (
     send_stop_signal,
     supervisor_state,
 )
-from cloudtrain.providers.rehearsal.base import RunPaths
 from cloudtrain.runs.files import (
     FOLDER_MODE,
     make_private_folder,
@@ -35,6 +34,7 @@ from cloudtrain.runs.files import (
     storing,
 )
 from cloudtrain.runs.logs import Observation, Record
+from cloudtrain.runs.paths import RunPaths
 from cloudtrain.source.results import copy_results
 from cloudtrain_wire.events import Ended, Event, Phase, Submitted
 from cloudtrain_wire.file_locks import acquire, disk_time

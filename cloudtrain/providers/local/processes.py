@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 
-from cloudtrain.providers.rehearsal.base import RunPaths
+from cloudtrain.runs.paths import RunPaths
 from cloudtrain_wire.bounded_files import read_regular_file
 from cloudtrain_wire.file_locks import FileLock, acquire, disk_time, is_locked
 from cloudtrain_wire.process_identity import ProcessIdentity

@@ -16,7 +16,8 @@ from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 from cloudtrain.providers.local.backend import UNUSED, LocalBackend, resolve_path
 from cloudtrain.providers.local.declaration import DECLARATION
 from cloudtrain.providers.local.machine import LocalConfig
-from cloudtrain.providers.rehearsal.base import PlainEmulator, RunPaths
+from cloudtrain.providers.rehearsal.base import PlainEmulator
+from cloudtrain.runs.paths import RunPaths
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:  # watching a run does not need pydantic

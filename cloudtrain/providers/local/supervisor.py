@@ -36,11 +36,12 @@ from cloudtrain.providers.local.processes import (
     take_lock,
     write_identity,
 )
-from cloudtrain.providers.rehearsal.base import Emulator, RunPaths, emulated_plan
+from cloudtrain.providers.rehearsal.base import Emulator, emulated_plan
 from cloudtrain.runs.files import OTHERS_MASK, storing
 from cloudtrain.runs.folder import PLAN, RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.logs import format_timestamp, log_file
+from cloudtrain.runs.paths import RunPaths
 from cloudtrain.runs.store import index_run
 from cloudtrain.units import format_duration
 from cloudtrain_wire.events import Ended, Event, RankEnded, Restarted, StopRequested

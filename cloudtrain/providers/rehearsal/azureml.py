@@ -16,12 +16,12 @@ from cloudtrain.providers.rehearsal.base import (
     HOST_VARIABLES,
     EmulatedPlan,
     ProcessesOfHost,
-    RunPaths,
     machine_variables,
     node_addresses,
     published_variables,
 )
 from cloudtrain.providers.shared.paths import ARCHIVE
+from cloudtrain.runs.paths import RunPaths
 from cloudtrain.source.results import copy_results
 
 REHEARSAL_VARIABLES = {

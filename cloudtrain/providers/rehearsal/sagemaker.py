@@ -28,13 +28,13 @@ from cloudtrain.providers.rehearsal.base import (
     HOST_VARIABLES,
     EmulatedPlan,
     ProcessesOfHost,
-    RunPaths,
     machine_variables,
     node_addresses,
     published_variables,
 )
 from cloudtrain.providers.rehearsal.namespace import CHANGES
 from cloudtrain.providers.shared.paths import ARCHIVE
+from cloudtrain.runs.paths import RunPaths
 from cloudtrain.source.results import copy_results
 
 # -I -S: a PYTHONPATH or PYTHONHOME of the program must not affect the script that enters the namespace.

@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from cloudtrain.errors import CloudError, CloudtrainError
-from cloudtrain.providers.rehearsal.base import RunPaths
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
+from cloudtrain.runs.paths import RunPaths
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.driver import PAUSE_SECONDS, DriverClock, SweepJournal, to_be_stopped
 from cloudtrain.sweeps.journal import Reported, RunEnded, SweepEnded, SweepEvent, SweepFolder
