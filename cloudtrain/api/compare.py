@@ -14,8 +14,8 @@ from cloudtrain.errors import StorageError
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.series import Series, series_of
 from cloudtrain.runs.state import RunState
-from cloudtrain.spec.contradictions import hide_setting
 from cloudtrain.spec.fields import plain
+from cloudtrain.spec.secrets_in_text import hide_setting
 from cloudtrain.spec.yaml_document import parse_scalar
 
 

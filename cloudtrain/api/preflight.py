@@ -14,7 +14,7 @@ from cloudtrain.planning.launch import command_words
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers import get_provider
-from cloudtrain.spec.contradictions import is_secret_variable, secret_arguments
+from cloudtrain.spec.secrets_in_text import is_secret_variable, secret_arguments
 
 _PLAIN_SECRET = "looks like a secret, and whoever may look at the job reads it"  # noqa: S105
 

@@ -24,13 +24,13 @@ from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers.shared.paths import file_name
 from cloudtrain.runs.store import sweep_ids
 from cloudtrain.settings import data_folder
-from cloudtrain.spec.contradictions import (
+from cloudtrain.spec.inputs import Input
+from cloudtrain.spec.secrets_in_text import (
     HIDDEN,
     hide_secrets,
     is_secret_argument,
     is_secret_variable,
 )
-from cloudtrain.spec.inputs import Input
 from cloudtrain.units import format_duration, format_size
 from cloudtrain_wire.bounded_files import read_regular_text
 from cloudtrain_wire.requirement_files import hide_passwords

@@ -19,10 +19,12 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from cloudtrain.errors import Issue, Keys, SpecError, did_you_mean, dotted
-from cloudtrain.spec.contradictions import contradictions, hide_setting, program_problem
+from cloudtrain.spec.contradictions import contradictions
+from cloudtrain.spec.entrypoint import program_problem
 from cloudtrain.spec.fields import EMPTY_HINT, NAME, FieldErrors
 from cloudtrain.spec.inputs import CONDA_WAY, OFF
 from cloudtrain.spec.model import JobSpec, section_model, section_models, spec_model
+from cloudtrain.spec.secrets_in_text import hide_setting
 from cloudtrain.spec.section import NAMES_OF_CLOUDS
 from cloudtrain.spec.sources import FlagText, job_folder, read_source, with_arguments
 from cloudtrain.spec.sweep import Sweep

@@ -25,9 +25,9 @@ from cloudtrain.providers.aws.request import FORM as AWS
 from cloudtrain.providers.azure.request import BOOTSTRAP, OUTPUTS, input_uri, job_of, render
 from cloudtrain.providers.azure.request import FORM as AZURE
 from cloudtrain.providers.azure.rules import rule_issues
-from cloudtrain.spec.contradictions import HIDDEN, hide_setting
 from cloudtrain.spec.fields import Arguments
 from cloudtrain.spec.inputs import Input
+from cloudtrain.spec.secrets_in_text import HIDDEN, hide_setting
 from tests.golden.cases import EARLIER, plan_of
 from tests.support.waiting import HANG_SECONDS
 

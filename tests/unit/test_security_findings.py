@@ -14,8 +14,8 @@ from cloudtrain.api.preflight import preflight, security_issues
 from cloudtrain.api.rehearsals import without_varying
 from cloudtrain.errors import SpecError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.spec.contradictions import hide_secrets, is_secret_variable, secret_arguments
 from cloudtrain.spec.fields import read_arguments
+from cloudtrain.spec.secrets_in_text import hide_secrets, is_secret_variable, secret_arguments
 from tests.support.in_process import call
 
 # A security review of a job: warnings of `check` at their lines; strict settings refuse it.

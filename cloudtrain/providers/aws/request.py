@@ -220,7 +220,7 @@ def _hyperparameters(plan: Plan) -> dict[str, Any]:
 
     Leave out probable secrets, and arguments that do not fit into the service model.
     """
-    from cloudtrain.spec.contradictions import is_secret_argument  # a supervisor needs none of it
+    from cloudtrain.spec.secrets_in_text import is_secret_argument
 
     values = plan.spec.args.values
     texts = {
