@@ -14,7 +14,7 @@ from cloudtrain.cli.options import data_dir, force_option, output_option
 from cloudtrain.cli.output import print_output
 from cloudtrain.cli.output_file import output_file
 from cloudtrain.runs.files import replace_text, storing
-from cloudtrain.sweeps.suggest import importance
+from cloudtrain.sweeps.importance import importance
 
 if TYPE_CHECKING:
     pass

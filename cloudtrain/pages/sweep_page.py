@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from cloudtrain.pages.chart import HEIGHT, Chart, Curve, Mark, Point, curve, rungs, x_axis, y_axis
 from cloudtrain.pages.document import render
+from cloudtrain.sweeps.importance import Importance
 from cloudtrain.sweeps.state import SweepState, Trial
-from cloudtrain.sweeps.suggest import Importance
 from cloudtrain.units import format_number
 
 

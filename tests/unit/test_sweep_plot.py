@@ -16,9 +16,9 @@ from cloudtrain.pages.chart import HEIGHT, Axis, y_axis
 from cloudtrain.pages.sweep_page import page
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
 from cloudtrain.sweeps.definition import Caps, Definition
+from cloudtrain.sweeps.importance import importance
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.state import SweepState
-from cloudtrain.sweeps.suggest import importance
 from cloudtrain.sweeps.sweep import Sweep
 from tests.support.function_trials import Values, ended_sweep, learning, sweep_of
 from tests.support.in_process import call

@@ -1,0 +1,134 @@
+"""Values that Optuna suggests, from the results so far."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import UsageError
+from cloudtrain.spec.search_space import Choice, Dimension, Integers, Normal, Scalar
+from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.state import SweepState, Trial
+
+if TYPE_CHECKING:
+    import optuna
+
+    from cloudtrain.sweeps.definition import Definition
+    from cloudtrain.sweeps.state import SweepState
+
+
+INSTALL = "pip install 'cloudtrain[sweeps]'"
+
+
+class OptunaSampler:
+    """Suggester that learns from results of trials, with another seed for each trial."""
+
+    def __init__(self, definition: Definition) -> None:
+        self._optuna = _import_optuna("the sampler tpe")
+        self._definition = definition
+        self._distributions = _distributions_of(definition)
+
+    def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
+        """Return a suggestion from the results of all earlier trials."""
+        # A hash: generators with similar seeds begin with similar values.
+        text = f"{self._definition.seed}:{len(state.trials)}:{draw}"
+        seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
+        sampler = self._optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        study = self._optuna.create_study(direction=self._definition.goal, sampler=sampler)
+        study.add_trials(
+            [self._study_trial(*self._outcome(trial), trial.parameters) for trial in state.trials]
+        )
+        suggestion = study.ask(self._distributions)
+        space = self._definition.space
+
+        return {key: _value(item, suggestion.params[key]) for key, item in space.items()}
+
+    def _study_trial(
+        self, name: str, value: float | None, parameters: Mapping[str, Scalar]
+    ) -> optuna.trial.FrozenTrial:
+        """Return a trial as the sampler sees it."""
+        frozen: optuna.trial.FrozenTrial = self._optuna.trial.create_trial(
+            state=self._optuna.trial.TrialState[name],
+            value=value,
+            params=_optuna_values(self._definition, parameters),
+            distributions=self._distributions,
+        )
+        return frozen
+
+    def _outcome(self, trial: Trial) -> tuple[str, float | None]:
+        """Return the state and value of a trial for Optuna's study.
+
+        With early stopping the value at the last rung counts, also while the trial runs or waits
+        for its promotion: as a pruned trial it would rank behind all longer trials, good or bad.
+        Running trials without a value keep the next suggestion at a distance. A failed trial, or
+        one without a finite result, is pruned without a value: TPE ranks it last. Optuna ignores
+        trials in the state FAIL, and would suggest similar values again.
+        """
+        report = max((rung for rung in self._definition.rungs if rung <= trial.reports), default=0)
+        value = trial.value
+        if trial.state not in ("completed", "pruned"):
+            value = trial.curve[report - 1] if report else None
+        if trial.state == "failed" or (value is not None and not math.isfinite(value)):
+            return "PRUNED", None
+        if trial.state == "stopped":
+            return "FAIL", None
+        if value is not None:
+            return "COMPLETE", value
+        if trial.state == "completed":
+            return "PRUNED", None
+        return ("RUNNING" if trial.state in ("waiting", "running") else "FAIL"), None
+
+
+def _import_optuna(user: str) -> Any:
+    """Return the module. Raise UsageError, which names what needs it, if it is not installed."""
+    try:
+        import optuna
+    except ImportError as error:
+        message = f"{user} needs Optuna, which is not installed ({error})"
+        raise UsageError(message, hint=INSTALL) from None
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+def _distributions_of(definition: Definition) -> dict[str, Any]:
+    """Return the space of a sweep as Optuna's distributions."""
+    return {key: _distribution(item) for key, item in definition.space.items()}
+
+
+def _distribution(item: Dimension) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(item, Choice):
+        return CategoricalDistribution([_optuna_value(item, value) for value in item.values])
+    if isinstance(item, Integers):
+        return IntDistribution(item.low, item.high, log=item.log, step=item.step)
+    if isinstance(item, Normal):
+        return FloatDistribution(0.0, 1.0)
+    return FloatDistribution(item.low, item.high, log=item.log)
+
+
+def _optuna_values(definition: Definition, parameters: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the values of a trial in these distributions."""
+    space = definition.space
+    return {key: _optuna_value(space[key], parameters[key]) for key in space}
+
+
+def _optuna_value(item: Dimension, value: Scalar) -> Scalar:
+    """Return a value for Optuna: text if 1 and true are choices, a part of a normal distribution."""
+    if isinstance(item, Normal):
+        return item.part_below(float(value))
+    if isinstance(item, Choice) and len(set(item.values)) < len(item.values):
+        return repr(value)
+    return value
+
+
+def _value(item: Dimension, suggested: Any) -> Scalar:
+    """Return the value of a setting that `_optuna_value` wrote for Optuna."""
+    if isinstance(item, Choice):
+        return next(value for value in item.values if _optuna_value(item, value) == suggested)
+    if isinstance(item, Normal):
+        return item.value_at(suggested)
+    return int(suggested) if isinstance(item, Integers) else float(suggested)
