@@ -11,9 +11,9 @@ from pathlib import Path
 
 from cloudtrain.api.trainer_arguments import Factory, factories_of
 from cloudtrain.errors import Issue, did_you_mean, warning
+from cloudtrain.planning.image_contents import ImageContents
 from cloudtrain.planning.launch import entrypoint_of
 from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.recipe import ImageContents
 from cloudtrain.source.distributions import (
     CONDA_FILES,
     Requested,

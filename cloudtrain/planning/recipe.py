@@ -3,64 +3,23 @@
 from __future__ import annotations
 
 import io
-import json
 import os
-import posixpath
-import re
 import stat
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.bundle import bundled, payload_files
 from cloudtrain.errors import SourceError
+from cloudtrain.planning.dockerfile import Unclear, _copied_sources
+from cloudtrain.planning.dockerignore import has_exceptions, patterns_of, read_rules
 from cloudtrain_wire.bounded_files import open_regular_file, read_regular_text
 
 if TYPE_CHECKING:
-    from pathspec import PathSpec
-    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-
-USUAL = (
-    "torch torchvision torchaudio triton numpy pillow filelock fsspec jinja2 networkx sympy"
-    " typing-extensions requests tqdm pyyaml packaging psutil protobuf click scipy pandas"
-    " scikit-learn matplotlib h5py setuptools six pip"
-)
-"""Packages of any cloud's PyTorch image. The list is generous: it only suppresses warnings."""
-
-_PYTHON = {"cuda": "3.12", "cpu": "3.11"}
-"""Python of our image's distribution: Ubuntu 24.04, Debian 12."""
-
-
-class ImageContents(NamedTuple):
-    """Packages of an image, by normalised names, and its version of torch; empty if unknown."""
-
-    packages: frozenset[str]
-    torch: str = ""
-    python: str = ""
-    """Version of Python, `3.12`; empty if unknown."""
-
-
-def usual_contents(torch: str, python: str, more: str) -> ImageContents:
-    """Return the packages of a cloud's image. `more`: names besides the usual ones."""
-    return ImageContents(frozenset(f"{USUAL} {more}".split()), torch, python)
-
-
-def our_contents(kind: str) -> ImageContents:
-    """Return the packages of our image, `cuda` or `cpu`, from its lock files."""
-    folder = bundled("docker")
-    text = "\n".join(
-        (folder / name).read_text(encoding="utf-8")
-        for name in (f"torch-{kind}.txt", "requirements.txt")
-    )
-    locked = dict(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", text, re.MULTILINE))
-    names = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in locked.items()}
-
-    return ImageContents(
-        frozenset({*names, "pip", "setuptools"}), names.get("torch", ""), _PYTHON[kind]
-    )
+    pass
 
 
 LOCAL = "cloudtrain"
@@ -71,10 +30,6 @@ KINDS = ("cuda", "cpu")
 
 _CPU_BASE = "debian:12-slim"
 _TAG_DIGITS = 12
-
-_FLAGS = re.compile(r"--[a-z-]+(=(\"[^\"]*\"|\S*))?\s+")
-_HEREDOC = re.compile(r"<<-?\s*[\"']?[A-Za-z_]")
-_EVERYTHING = {"", ".", "/", "./"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,123 +220,3 @@ def _content(path: Path, info: os.stat_result) -> bytes:
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-class Unclear(Exception):
-    """Error of a Dockerfile that only the builder can resolve."""
-
-
-def _copied_sources(text: str) -> list[str]:
-    """Return the sources of COPY, ADD and mounts. Raise Unclear if they may be everything."""
-    return [
-        source
-        for instruction, arguments in _instructions(text)
-        for source in _named(instruction, arguments)
-    ]
-
-
-def _instructions(text: str) -> Iterator[tuple[str, str]]:
-    directive = re.search(r"^#\s*(syntax|escape)\s*=\s*(\S+)", text, re.MULTILINE | re.IGNORECASE)
-    if directive and not re.match(r"(docker\.io/)?docker/dockerfile(:|$)", directive[2]):
-        raise Unclear  # another language, or other line ends
-    if _HEREDOC.search(text):
-        raise Unclear
-
-    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    for line in re.sub(r"\\[ \t]*\n", " ", lines).splitlines():
-        instruction, _, arguments = line.strip().partition(" ")
-        yield instruction.upper(), arguments.strip()
-
-
-def _named(instruction: str, arguments: str) -> Iterator[str]:
-    if instruction == "FROM" and "onbuild" in arguments.lower():  # such a base may copy any file
-        raise Unclear
-    if instruction == "RUN":
-        yield from _mounted(arguments)
-    if instruction not in ("COPY", "ADD"):
-        return
-
-    flags = ""
-    while match := _FLAGS.match(arguments):
-        flags += match[0]
-        arguments = arguments[match.end() :]
-
-    if "--from=" in flags:  # another stage, or another image
-        return
-
-    try:
-        words = json.loads(arguments) if arguments.startswith("[") else arguments.split()
-    except ValueError:
-        raise Unclear from None
-
-    for source in words[:-1]:
-        if "://" not in source and not source.startswith("git@"):
-            yield _certain(source)
-
-
-def _mounted(arguments: str) -> Iterator[str]:
-    """Yield the folders that a RUN mounts: `--mount=type=bind,source=…`, and `bind` is the default."""
-    for flag in re.findall(r"--mount=(\S+)", arguments):
-        options = dict(part.partition("=")[::2] for part in flag.split(","))
-        if options.get("type", "bind") == "bind" and "from" not in options:
-            yield _certain(options.get("source") or options.get("src") or "")
-
-
-def _certain(source: str) -> str:
-    if (
-        source in _EVERYTHING
-        or any(char in source for char in "$\"'\\")
-        or ".." in source.split("/")
-    ):
-        raise Unclear
-
-    return source
-
-
-MAX_WILDCARDS = 6
-"""Maximum wildcards of a pattern before regex backtracking gets expensive."""
-
-
-def read_rules(text: str) -> PathSpec[GitIgnoreSpecPattern]:
-    """Return the rules of an ignore file. Raise SourceError for an invalid line."""
-    lines = text.removeprefix("\ufeff").splitlines()
-    return patterns_of(line.strip() for line in lines if not line.startswith("#"))
-
-
-def patterns_of(lines: Iterable[str]) -> PathSpec[GitIgnoreSpecPattern]:
-    """Return the patterns of these lines. Raise SourceError for an invalid one."""
-    from pathspec import PathSpec  # slow to import
-
-    return PathSpec(_patterns(lines))
-
-
-def _patterns(lines: Iterable[str]) -> Iterator[GitIgnoreSpecPattern]:
-    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-
-    for line in lines:
-        sign = "!" if line.startswith("!") else ""
-        pattern = line.removeprefix(sign).strip()
-        # Docker compares such a pattern with the end of the path.
-        pattern = re.sub(r"^\*\*(?=[^/*])", "**/*", pattern)
-        pattern = posixpath.normpath(pattern).lstrip("/")
-
-        if pattern == ".":
-            continue
-
-        if len(re.findall(r"\*+", pattern)) > MAX_WILDCARDS:
-            raise SourceError(
-                f"{line!r} in a .dockerignore has more than {MAX_WILDCARDS} wildcards"
-            )
-
-        try:
-            yield GitIgnoreSpecPattern(f"{sign}/{pattern}")
-        except (ValueError, re.error) as error:
-            hint = "a range in [] goes upwards: [a-z]"
-            raise SourceError(
-                f"{line!r} in a .dockerignore is not a valid pattern: {error}", hint=hint
-            ) from None
-
-
-def has_exceptions(rules: PathSpec[GitIgnoreSpecPattern]) -> bool:
-    """Return whether a rule may bring back files of an ignored folder."""
-    return any(pattern.include is False for pattern in rules.patterns)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import Issue, Keys, SourceError
-from cloudtrain.planning.recipe import ImageContents, Recipe, our_contents, our_recipe, recipe_of
+from cloudtrain.planning.image_contents import ImageContents, our_contents
+from cloudtrain.planning.recipe import Recipe, our_recipe, recipe_of
 
 if TYPE_CHECKING:
     from cloudtrain.settings import Settings

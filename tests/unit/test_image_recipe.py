@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.errors import SourceError
-from cloudtrain.planning.recipe import our_recipe, payload_archive, read_rules, recipe_of
+from cloudtrain.planning.dockerignore import read_rules
+from cloudtrain.planning.recipe import our_recipe, payload_archive, recipe_of
 from tests.support.samples import write
 
 

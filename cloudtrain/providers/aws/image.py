@@ -9,7 +9,7 @@ from dataclasses import replace
 from cloudtrain.catalog import dlc_image, dlc_regions, dlc_versions, registry_domain
 from cloudtrain.catalog.machines import architecture_of, mixed_architectures
 from cloudtrain.errors import Issue, UsageError, did_you_mean
-from cloudtrain.planning.recipe import ImageContents, usual_contents
+from cloudtrain.planning.image_contents import ImageContents, usual_contents
 from cloudtrain.planning.reference import ECR
 from cloudtrain.planning.selection import (
     CLOUD_PLATFORM,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.errors import Issue
-from cloudtrain.planning.recipe import usual_contents
+from cloudtrain.planning.image_contents import usual_contents
 from cloudtrain.planning.selection import (
     ImageMachines,
     PlannedImage,
