@@ -9,7 +9,7 @@ from cloudtrain.catalog.pricing import NOT_CHECKED, OWN_TABLE, Price
 from cloudtrain.cli.output import table
 
 if TYPE_CHECKING:
-    from cloudtrain.api.machines import MachineOffer
+    from cloudtrain.catalog.offers import MachineOffer
     from cloudtrain.planning.plan import Plan
     from cloudtrain.providers.shared.machine_choice import Offer
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.api import machines as price_refresh
-from cloudtrain.api.machines import refresh_prices
 from cloudtrain.catalog import PROVIDERS, instances
+from cloudtrain.catalog import offers as price_refresh
+from cloudtrain.catalog.offers import refresh_prices
 from cloudtrain.catalog.price_tables import listed_prices, listed_regions, table_path
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws.client import aws

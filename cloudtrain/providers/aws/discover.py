@@ -57,8 +57,8 @@ SEARCH_LAG_SECONDS = 600
 
 def discover_runs(settings: Settings, run_id: str | None, known: KnownRuns) -> list[DiscoveredRun]:
     """List jobs with our tags in the region of the settings."""
+    from cloudtrain.catalog.regional_prices import regional_prices
     from cloudtrain.providers.aws.account import region_of
-    from cloudtrain.providers.shared.machine_choice import regional_prices
 
     region = region_of(settings)
     prices = regional_prices("aws", region, settings)

@@ -31,7 +31,7 @@ from cloudtrain.providers.aws.request import (
 )
 from cloudtrain.providers.aws.request_fields import spec_issues, spec_path
 from cloudtrain.providers.aws.service_model import request_violations
-from cloudtrain.providers.shared.machine_choice import cloud_warnings
+from cloudtrain.providers.shared.plan_notes import cloud_warnings
 from cloudtrain.providers.shared.sweep_rules import unused_issues
 from cloudtrain.units import exact_duration
 

@@ -32,8 +32,8 @@ KNOWN_IN_A_ROW = 50
 
 def discover_runs(settings: Settings, run_id: str | None, known: KnownRuns) -> list[DiscoveredRun]:
     """List jobs with our tags in the workspace of the settings."""
+    from cloudtrain.catalog.regional_prices import regional_prices
     from cloudtrain.providers.azure.account import workspace_of
-    from cloudtrain.providers.shared.machine_choice import regional_prices
 
     subscription, resource_group, name = workspace_of(settings)
     scope = AzureConfig(

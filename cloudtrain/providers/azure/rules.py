@@ -34,7 +34,7 @@ from cloudtrain.providers.azure.request import (
     more_outputs,
     section_of,
 )
-from cloudtrain.providers.shared.machine_choice import cloud_warnings
+from cloudtrain.providers.shared.plan_notes import cloud_warnings
 from cloudtrain.providers.shared.sweep_rules import unused_issues
 from cloudtrain.source.inputs import input_problem
 from cloudtrain.units import exact_duration

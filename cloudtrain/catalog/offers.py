@@ -22,8 +22,8 @@ from cloudtrain.catalog.price_tables import (
     table_text,
 )
 from cloudtrain.catalog.pricing import Price, RegionalPrices, user_prices
+from cloudtrain.catalog.regional_prices import price_in_another_region, regional_prices
 from cloudtrain.errors import CloudError, SpecError, UsageError, did_you_mean
-from cloudtrain.providers.shared.machine_choice import price_in_another_region, regional_prices
 from cloudtrain.runs.files import make_private_folder, replace_text, storing
 from cloudtrain.settings import Settings
 
