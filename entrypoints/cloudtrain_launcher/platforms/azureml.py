@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cloudtrain_launcher.contract import JOB, PUBLISHED, RESUME_DIR, NodeContext
 from cloudtrain_launcher.environment import JobFolders, job_folders, require_number, require_text
-from cloudtrain_launcher.stop import scheduled_events_url
+from cloudtrain_launcher.scheduled_events import scheduled_events_url
 from cloudtrain_wire.tuned_values import VARIABLES
 
 DISTRIBUTION = "distribution: {type: pytorch, process_count_per_instance: 1}"

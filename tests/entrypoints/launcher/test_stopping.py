@@ -16,8 +16,10 @@ from urllib.request import OpenerDirector, Request
 
 import pytest
 
+from cloudtrain_launcher import scheduled_events as scheduled_events_module
 from cloudtrain_launcher import stop as stop_module
-from cloudtrain_launcher.stop import ScheduledEvents, terminating_event
+from cloudtrain_launcher import stop_file as stop_file_module
+from cloudtrain_launcher.scheduled_events import ScheduledEvents, terminating_event
 from cloudtrain_wire.ports import free_port
 from tests.entrypoints.launcher.test_launcher_parts import error, launcher_of
 from tests.fakes.azure.metadata import Metadata, metadata
@@ -27,8 +29,8 @@ from tests.support.waiting import HANG_SECONDS, eventually
 @pytest.fixture(autouse=True)
 def fast_polling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Poll quickly, beside a proxy that does not work; restore the handler of signals."""
-    monkeypatch.setattr(stop_module, "STOP_FILE_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(stop_module, "EVENTS_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(stop_file_module, "STOP_FILE_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(scheduled_events_module, "EVENTS_POLL_SECONDS", 0.01)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     before = signal.getsignal(signal.SIGTERM)
     yield
@@ -102,7 +104,7 @@ def test_a_mount_that_fails_or_hangs_is_not_a_request_to_stop(
     stop.listen()
     assert not stop.recheck()
     hanging = threading.Event()
-    monkeypatch.setattr("cloudtrain_launcher.stop.READ_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr("cloudtrain_launcher.stop_file.READ_TIMEOUT_SECONDS", 0.1)
     monkeypatch.setattr(os.path, "lexists", lambda _: hanging.wait(2 * HANG_SECONDS))
     began = time.monotonic()
     stop, _ = request(tmp_path / "stop")
@@ -204,7 +206,7 @@ def test_polling_ends_if_nothing_answers(monkeypatch: pytest.MonkeyPatch, cut_of
     for thread in set(threading.enumerate()) - before:
         thread.join(HANG_SECONDS)
 
-    assert (len(requested), scheduled_events.event) == (stop_module.MAX_FAILURES, "")
+    assert (len(requested), scheduled_events.event) == (scheduled_events_module.MAX_FAILURES, "")
 
 
 def test_a_preemption_stops_all_nodes_and_none_exits_before_the_machine(tmp_path: Path) -> None:
