@@ -28,7 +28,7 @@ from cloudtrain_launcher import flight_recorder
 from cloudtrain_launcher.checkpoint_sync import CheckpointSync, sync_before_each_start
 from cloudtrain_launcher.contract import JOB_FILE, LAUNCHER_PID, STREAM_DIR, STREAM_KEY, read_job
 from cloudtrain_launcher.fork_server import ForkServer, fork_server, start_as_forks
-from cloudtrain_launcher.host import on_sigterm
+from cloudtrain_launcher.sigterm import on_sigterm
 from cloudtrain_launcher.storage_sync import JOURNAL_NAME
 from cloudtrain_wire.causes import is_consequence
 from cloudtrain_wire.events import Error, RankFailed

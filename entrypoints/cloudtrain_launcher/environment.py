@@ -22,7 +22,7 @@ from cloudtrain_launcher.contract import (
     Job,
     NodeContext,
 )
-from cloudtrain_launcher.host import has_accelerator
+from cloudtrain_launcher.devices import has_accelerator
 from cloudtrain_launcher.toolkit_variables import toolkit_variables
 from cloudtrain_wire.cores import available_cores
 

@@ -28,7 +28,7 @@ from cloudtrain_launcher.hang_verdict import (
     to_error,
     verdict,
 )
-from cloudtrain_launcher.host import ProcessTree, process_moves, process_state
+from cloudtrain_launcher.processes import ProcessTree, process_moves, process_state
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import emit
 from cloudtrain_launcher.stacks import STACK_SIGNAL, next_stack

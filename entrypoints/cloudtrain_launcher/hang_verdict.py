@@ -19,7 +19,7 @@ from cloudtrain_launcher.error_details import (
     display_path,
     is_user_code,
 )
-from cloudtrain_launcher.host import ProcessMoves
+from cloudtrain_launcher.processes import ProcessMoves
 from cloudtrain_launcher.stacks import StackFrame, main_thread
 from cloudtrain_wire.events import Error
 

@@ -18,9 +18,10 @@ from typing import Literal
 
 from cloudtrain_launcher import flight_recorder
 from cloudtrain_launcher.contract import Job, NodeContext, read_job, with_job_file, with_trial
-from cloudtrain_launcher.host import adopt_orphans, visible_gpus
+from cloudtrain_launcher.devices import visible_gpus
 from cloudtrain_launcher.packages.installation import Installation
 from cloudtrain_launcher.platforms import find_failure_file, find_node_context, wait_for_dns
+from cloudtrain_launcher.processes import adopt_orphans
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import (
     brief_cause,

@@ -10,7 +10,8 @@ from pathlib import Path
 from cloudtrain_launcher import failure
 from cloudtrain_launcher.contract import PAYLOAD_DIR, Job
 from cloudtrain_launcher.error_details import CrashOutput
-from cloudtrain_launcher.host import OutOfMemoryKills, process_state
+from cloudtrain_launcher.host_memory import OutOfMemoryKills
+from cloudtrain_launcher.processes import process_state
 from cloudtrain_launcher.reporting import emit, log, mask_error
 from cloudtrain_wire import causes
 from cloudtrain_wire.events import (

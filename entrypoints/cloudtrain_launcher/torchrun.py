@@ -19,7 +19,7 @@ from cloudtrain_launcher.command import meet
 from cloudtrain_launcher.contract import COMMAND, STREAM_KEY, Job, NodeContext
 from cloudtrain_launcher.environment import job_environment
 from cloudtrain_launcher.hang import HangWatch
-from cloudtrain_launcher.host import kill_descendants, signal_group
+from cloudtrain_launcher.processes import kill_descendants, signal_group
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import emit, log
 from cloudtrain_launcher.stop import StopRequest

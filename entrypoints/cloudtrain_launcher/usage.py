@@ -13,7 +13,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from cloudtrain_launcher.host import ProcessUse, machine_memory, use_by_root
+from cloudtrain_launcher.host_memory import machine_memory
+from cloudtrain_launcher.processes import ProcessUse, use_by_root
 from cloudtrain_wire.cores import available_cores
 from cloudtrain_wire.events import Event, RankStarted, Usage
 

@@ -24,7 +24,7 @@ from torch import nn
 
 from cloudtrain_job import emit_event
 from cloudtrain_launcher.contract import JOB_FILE, read_job
-from cloudtrain_launcher.host import efa_library_dirs, has_efa
+from cloudtrain_launcher.devices import efa_library_dirs, has_efa
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_wire.events import Warned

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cloudtrain_launcher.host import on_sigterm
+from cloudtrain_launcher.sigterm import on_sigterm
 
 MIN_SECONDS = 10.0
 """After SIGTERM, a rank without a step for this long counts as hanging."""

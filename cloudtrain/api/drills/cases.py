@@ -15,7 +15,7 @@ from cloudtrain.api.drills.verdict import Result, Verdict
 from cloudtrain.api.drills.watched_run import WatchedRun, kill_at_once, send
 from cloudtrain.planning.plan import Plan
 from cloudtrain.runs.paths import RunPaths
-from cloudtrain_launcher.host import ProcessTree
+from cloudtrain_launcher.processes import ProcessTree
 from cloudtrain_wire.events import Checkpoint
 
 LOADER_NAME = "pt_data_worker"

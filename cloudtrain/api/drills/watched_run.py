@@ -14,7 +14,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.runs.paths import RunPaths
 from cloudtrain.runs.state import RunState
-from cloudtrain_launcher.host import ProcessTree
+from cloudtrain_launcher.processes import ProcessTree
 from cloudtrain_wire.events import Checkpoint, Event, NodeStarted, RankEnded, RankStarted
 
 POLL_SECONDS = 0.02

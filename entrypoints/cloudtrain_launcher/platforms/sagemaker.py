@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cloudtrain_launcher.contract import JOB_FILE, PUBLISHED, NodeContext, read_object
-from cloudtrain_launcher.host import efa_library_dirs, has_efa
+from cloudtrain_launcher.devices import efa_library_dirs, has_efa
 
 BASE_DIR = "SAGEMAKER_BASE_DIR"
 """Replacement for /opt/ml in a rehearsal on a machine without namespaces."""

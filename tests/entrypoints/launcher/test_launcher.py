@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain_launcher.host import process_state
+from cloudtrain_launcher.processes import process_state
 from cloudtrain_wire.ports import free_port
 from tests.entrypoints.launcher.platforms import MASTER, container, folders, variables
 from tests.entrypoints.launchers import (

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from cloudtrain_launcher import command, contract, environment, failure, launch, platforms
 from cloudtrain_launcher.command import Host
-from cloudtrain_launcher.host import OutOfMemoryKills
+from cloudtrain_launcher.host_memory import OutOfMemoryKills
 from cloudtrain_wire import causes
 from cloudtrain_wire.events import Error
 from cloudtrain_wire.ports import free_port

@@ -14,7 +14,7 @@ import pytest
 from cloudtrain.catalog import instances
 from cloudtrain.providers.aws.request import render
 from cloudtrain.providers.azure.request import SERVICES
-from cloudtrain_launcher import contract, environment, host, platforms
+from cloudtrain_launcher import contract, devices, environment, platforms
 from cloudtrain_launcher.platforms import azureml, sagemaker
 from cloudtrain_launcher.platforms.azureml import azureml_context
 from cloudtrain_launcher.platforms.sagemaker import sagemaker_context
@@ -159,9 +159,9 @@ def test_efa_libraries_are_on_the_path_only_with_an_adapter(
         (tmp_path / "amazon" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "amazon" / file).touch()
 
-    folders = host.efa_library_dirs(str(tmp_path / "amazon"))
+    folders = devices.efa_library_dirs(str(tmp_path / "amazon"))
     assert folders == (f"{tmp_path}/amazon/ofi-nccl/lib/x86_64", f"{tmp_path}/amazon/efa/lib")
-    assert host.efa_library_dirs(str(tmp_path / "elsewhere")) == ()
+    assert devices.efa_library_dirs(str(tmp_path / "elsewhere")) == ()
 
     def provider_of(efa: bool, folders: tuple[str, ...], **environ: str) -> str | None:
         variables = environment.job_environment(

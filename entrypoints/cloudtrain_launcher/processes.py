@@ -1,58 +1,17 @@
-"""The launcher's machine: CPU cores, GPUs, EFA adapters, ports, processes. Standard library only.
-
-Processes are read in /proc: CPU time, memory, wakeups, reads, descendants.
-"""
+"""Processes of this machine: what they use, and their end. Standard library only."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
-import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
-
-def visible_gpus() -> int:
-    """Return the number of GPUs that CUDA sees (`CUDA_VISIBLE_DEVICES`); 0 without a driver."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return 0
-
-    return count.value
-
-
-def has_accelerator() -> bool:
-    """Return whether the machine has a GPU or accelerator: NVIDIA, AMD, Neuron, Gaudi or TPU."""
-    devices = ("kfd", "neuron*", "accel*")
-    return visible_gpus() > 0 or any(
-        path for pattern in devices for path in Path("/dev").glob(pattern)
-    )
-
-
-def has_efa() -> bool:
-    """Return whether the machine has an EFA adapter; without one libfabric fails or hangs."""
-    return any(Path("/dev/infiniband").glob("uverbs*"))
-
-
-def efa_library_dirs(root: str = "/opt/amazon") -> tuple[str, ...]:
-    """Return the folders of NCCL's EFA plug-in and its libfabric, from AWS's installer; or ()."""
-    folders = [
-        *Path(root, "ofi-nccl").rglob("libnccl-net*.so"),
-        *Path(root, "efa").rglob("libfabric.so*"),
-    ]
-    return tuple(dict.fromkeys(str(path.parent) for path in sorted(folders, reverse=True)))
-
+from cloudtrain_launcher.host_memory import _read_text
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -66,25 +25,8 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def on_sigterm(act: Callable[[], None]) -> None:
-    """Call `act` in a thread at SIGTERM, even while the main thread runs native code.
-
-    Such code runs no signal handler. Call it in the main thread.
-    """
-    read, write = socket.socketpair()
-    write.setblocking(False)
-
-    def watch() -> None:
-        while signal.SIGTERM not in read.recv(64):
-            pass
-
-        act()
-
-    threading.Thread(target=watch, name="sigterm", daemon=True).start()
-    signal.set_wakeup_fd(write.detach(), warn_on_full_buffer=False)
-
-
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 KILL_SECONDS = 2.0
@@ -235,33 +177,6 @@ def _read_stat(pid: int) -> tuple[str, int, ProcessUse] | None:
         os.close(file)
 
 
-def machine_memory() -> tuple[int, int] | None:
-    """Return used and total bytes of the container's or machine's memory; None if unknown."""
-    return _container_memory() or _system_memory()
-
-
-def _container_memory() -> tuple[int, int] | None:
-    folder = "/sys/fs/cgroup"
-    limit = _read_text(f"{folder}/memory.max")
-    used = _read_text(f"{folder}/memory.current")
-    if not (limit or "").strip().isdecimal() or not used:
-        return None
-
-    statistics = (line.split() for line in (_read_text(f"{folder}/memory.stat") or "").splitlines())
-    cached = next((int(words[1]) for words in statistics if words[:1] == ["inactive_file"]), 0)
-
-    return max(0, int(used) - cached), int(limit or 0)
-
-
-def _system_memory() -> tuple[int, int] | None:
-    lines = (line.split() for line in (_read_text("/proc/meminfo") or "").splitlines())
-    sizes = {words[0]: int(words[1]) * 1024 for words in lines if len(words) > 1}
-    if "MemTotal:" not in sizes or "MemAvailable:" not in sizes:
-        return None
-
-    return sizes["MemTotal:"] - sizes["MemAvailable:"], sizes["MemTotal:"]
-
-
 def signal_group(group: int, signum: int) -> bool:
     """Send a signal to a process group, 0 for none; return whether the group has a process.
 
@@ -277,49 +192,3 @@ def signal_group(group: int, signum: int) -> bool:
         return False
 
     return True
-
-
-class OutOfMemoryKills:
-    """Detector of processes killed by the kernel for lack of memory in the last minutes.
-
-    It counts the container's processes if there is one, else the machine's. `count`: the total so
-    far.
-    """
-
-    WINDOW_SECONDS = 60.0
-
-    def __init__(
-        self, count: Callable[[], int] | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._count = count or _out_of_memory_kills
-        self._clock = clock
-        self._before = self._latest = self._count()
-        self._since = clock()
-
-    def refresh(self) -> None:
-        """Forget kills older than two minutes. It is free if called more often than each minute."""
-        time_now = self._clock()
-        if time_now - self._since >= self.WINDOW_SECONDS:
-            self._before, self._latest, self._since = self._latest, self._count(), time_now
-
-    def any(self) -> bool:
-        """Return whether there was one."""
-        return self._count() > self._before
-
-
-def _out_of_memory_kills() -> int:
-    """Return the number of kills since the container's or machine's start; 0 if unknown.
-
-    Requires Linux 4.13.
-    """
-    text = _read_text("/sys/fs/cgroup/memory.events") or _read_text("/proc/vmstat") or ""
-    lines = (line.split() for line in text.splitlines())
-    return next((int(words[1]) for words in lines if words[:1] == ["oom_kill"]), 0)
-
-
-def _read_text(path: str) -> str | None:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return None

@@ -1,0 +1,45 @@
+"""The launcher's machine: CPU cores, GPUs, EFA adapters, ports, processes. Standard library only.
+
+Processes are read in /proc: CPU time, memory, wakeups, reads, descendants.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+
+def visible_gpus() -> int:
+    """Return the number of GPUs that CUDA sees (`CUDA_VISIBLE_DEVICES`); 0 without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+
+    return count.value
+
+
+def has_accelerator() -> bool:
+    """Return whether the machine has a GPU or accelerator: NVIDIA, AMD, Neuron, Gaudi or TPU."""
+    devices = ("kfd", "neuron*", "accel*")
+    return visible_gpus() > 0 or any(
+        path for pattern in devices for path in Path("/dev").glob(pattern)
+    )
+
+
+def has_efa() -> bool:
+    """Return whether the machine has an EFA adapter; without one libfabric fails or hangs."""
+    return any(Path("/dev/infiniband").glob("uverbs*"))
+
+
+def efa_library_dirs(root: str = "/opt/amazon") -> tuple[str, ...]:
+    """Return the folders of NCCL's EFA plug-in and its libfabric, from AWS's installer; or ()."""
+    folders = [
+        *Path(root, "ofi-nccl").rglob("libnccl-net*.so"),
+        *Path(root, "efa").rglob("libfabric.so*"),
+    ]
+    return tuple(dict.fromkeys(str(path.parent) for path in sorted(folders, reverse=True)))

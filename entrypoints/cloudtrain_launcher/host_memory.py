@@ -1,0 +1,79 @@
+"""Memory of this machine or container. Standard library only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def machine_memory() -> tuple[int, int] | None:
+    """Return used and total bytes of the container's or machine's memory; None if unknown."""
+    return _container_memory() or _system_memory()
+
+
+def _container_memory() -> tuple[int, int] | None:
+    folder = "/sys/fs/cgroup"
+    limit = _read_text(f"{folder}/memory.max")
+    used = _read_text(f"{folder}/memory.current")
+    if not (limit or "").strip().isdecimal() or not used:
+        return None
+
+    statistics = (line.split() for line in (_read_text(f"{folder}/memory.stat") or "").splitlines())
+    cached = next((int(words[1]) for words in statistics if words[:1] == ["inactive_file"]), 0)
+
+    return max(0, int(used) - cached), int(limit or 0)
+
+
+def _system_memory() -> tuple[int, int] | None:
+    lines = (line.split() for line in (_read_text("/proc/meminfo") or "").splitlines())
+    sizes = {words[0]: int(words[1]) * 1024 for words in lines if len(words) > 1}
+    if "MemTotal:" not in sizes or "MemAvailable:" not in sizes:
+        return None
+
+    return sizes["MemTotal:"] - sizes["MemAvailable:"], sizes["MemTotal:"]
+
+
+class OutOfMemoryKills:
+    """Detector of processes killed by the kernel for lack of memory in the last minutes.
+
+    It counts the container's processes if there is one, else the machine's. `count`: the total so
+    far.
+    """
+
+    WINDOW_SECONDS = 60.0
+
+    def __init__(
+        self, count: Callable[[], int] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._count = count or _out_of_memory_kills
+        self._clock = clock
+        self._before = self._latest = self._count()
+        self._since = clock()
+
+    def refresh(self) -> None:
+        """Forget kills older than two minutes. It is free if called more often than each minute."""
+        time_now = self._clock()
+        if time_now - self._since >= self.WINDOW_SECONDS:
+            self._before, self._latest, self._since = self._latest, self._count(), time_now
+
+    def any(self) -> bool:
+        """Return whether there was one."""
+        return self._count() > self._before
+
+
+def _out_of_memory_kills() -> int:
+    """Return the number of kills since the container's or machine's start; 0 if unknown.
+
+    Requires Linux 4.13.
+    """
+    text = _read_text("/sys/fs/cgroup/memory.events") or _read_text("/proc/vmstat") or ""
+    lines = (line.split() for line in text.splitlines())
+    return next((int(words[1]) for words in lines if words[:1] == ["oom_kill"]), 0)
+
+
+def _read_text(path: str) -> str | None:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return None
