@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.3.0"
+from cloudtrain.version import __version__ as __version__
+
 """Version of the package. The build reads it from this line."""
 
 if TYPE_CHECKING:

@@ -22,8 +22,6 @@ from cloudtrain.errors import UsageError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from cloudtrain.spec.section import Section
-
 GROUP = "cloudtrain.providers"
 """Entry point group for third-party providers."""
 
@@ -86,7 +84,7 @@ class Declaration:
     """Setting with the region, which decides prices: `region`; empty without rented machines."""
     settings: Mapping[str, Setting] = field(default_factory=dict)
     """Settings by key: `region` for `[aws] region` and `CLOUDTRAIN_AWS_REGION`."""
-    section: Callable[[], type[Section]] | None = None
+    section: Callable[[], type[Any]] | None = None
     """Importer of the model of its section in job.yaml; None without a section."""
 
     def location_for(self, locations: Mapping[str, str]) -> str | None:

@@ -14,7 +14,8 @@ from cloudtrain.errors import SourceError, StorageError, UsageError
 from cloudtrain.planning.launch import entrypoint_of
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary
 from cloudtrain.planning.target import Target
-from cloudtrain.providers import Progress, get_provider
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.progress import Progress
 from cloudtrain.runs.folder import new_run_id
 from cloudtrain.settings import STRICT, Settings
 from cloudtrain.source.distributions import Requested, find_requirements, requested_by

@@ -24,7 +24,8 @@ from cloudtrain.api.rehearsals import with_rehearsal
 from cloudtrain.errors import Issue, UsageError
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plan import Plan, make_plan
-from cloudtrain.providers import Note, Progress, get_provider
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.progress import Note, Progress
 from cloudtrain.runs.files import FILE_MODE, make_private_folder, replace_text, storing
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
 from cloudtrain.spec.load import load_spec, spec_from_values

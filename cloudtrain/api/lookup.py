@@ -20,7 +20,8 @@ from cloudtrain.errors import (
     StorageError,
     UsageError,
 )
-from cloudtrain.providers import DiscoveredRun, KnownRuns, get_provider
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.discovered_run import DiscoveredRun, KnownRuns
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.logs import Observation

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from cloudtrain.errors import CloudError, StorageError, UsageError
-from cloudtrain.providers import Provider, get_provider
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.protocol import Provider
 from cloudtrain.providers.shared.idempotent_create import may_appear
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History

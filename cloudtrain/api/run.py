@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.api.monitor import LogStream, RunMonitor, Update, Wait, updates
 from cloudtrain.errors import CloudError, JobFailed, StorageError, UsageError
-from cloudtrain.providers import Note, Progress
+from cloudtrain.providers.progress import Note, Progress
 from cloudtrain.runs.files import storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.forecast import Forecast, forecast
@@ -24,7 +24,8 @@ from cloudtrain.runs.state import RunState, explain
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
-    from cloudtrain.providers import Note, Progress, Provider
+    from cloudtrain.providers.progress import Note, Progress
+    from cloudtrain.providers.protocol import Provider
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.state import RunState
 

@@ -26,8 +26,9 @@ from cloudtrain.errors import (
 )
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary, TrialRules, make_plan
-from cloudtrain.providers import Note, Progress, get_provider
+from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker.images import resolve_image
+from cloudtrain.providers.progress import Note, Progress
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder, new_run_id
 from cloudtrain.runs.history import History

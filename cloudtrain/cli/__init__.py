@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 import click
 
-from cloudtrain import __version__
 from cloudtrain.errors import CloudtrainError, SpecError, StorageError, UsageError
+from cloudtrain.version import __version__
 
 GROUPS: dict[str, dict[str, str]] = {
     "Start": {

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.catalog.offers import Filters, machine_offers, refresh_prices
+from cloudtrain.api.price_refresh import refresh_prices
+from cloudtrain.catalog.offers import Filters, machine_offers
 from cloudtrain.cli.machine_view import offers_table
 from cloudtrain.cli.options import complete_providers, data_dir, json_option
 from cloudtrain.cli.output import count, print_json, print_message, print_output
@@ -20,7 +21,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.settings import load_settings
 
 if TYPE_CHECKING:
-    from cloudtrain.catalog.offers import Refreshed
+    from cloudtrain.api.price_refresh import Refreshed
 
 SPOT_NOTE = (
     "SPOT is Azure's price at low priority; SageMaker's spot has no price list: up to 90 % less,"

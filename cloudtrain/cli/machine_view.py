@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cloudtrain.catalog.pricing import NOT_CHECKED, OWN_TABLE, Price
+from cloudtrain.catalog.pricing import OWN_TABLE, Price
 from cloudtrain.cli.output import table
+from cloudtrain.planning.cost import NOT_CHECKED
 
 if TYPE_CHECKING:
     from cloudtrain.catalog.offers import MachineOffer
+    from cloudtrain.planning.machine_choice import Offer
     from cloudtrain.planning.plan import Plan
-    from cloudtrain.providers.shared.machine_choice import Offer
 
 NETWORKS = {"efa": "EFA", "infiniband": "InfiniBand"}
 """Usual names of the networks between nodes."""

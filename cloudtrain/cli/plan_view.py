@@ -13,11 +13,12 @@ from cloudtrain.api.context import is_packed
 from cloudtrain.api.preflight import start_notes
 from cloudtrain.api.rehearsals import without_varying
 from cloudtrain.catalog.machines import find_instance, names_of
-from cloudtrain.catalog.pricing import NOT_CHECKED, OWN_TABLE, CostEstimate
+from cloudtrain.catalog.pricing import OWN_TABLE
 from cloudtrain.cli.machine_view import NETWORKS, elsewhere, machine_lines
 from cloudtrain.cli.output import count
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.errors import Issue, UsageError, dotted
+from cloudtrain.planning.cost import NOT_CHECKED, CostEstimate
 from cloudtrain.planning.launch import command_words, dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import spec_overrides

@@ -9,10 +9,10 @@ from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain import __version__
 from cloudtrain.declaration import declarations
 from cloudtrain.errors import Issue, SpecError, dotted
 from cloudtrain.planning.target import Target
+from cloudtrain.version import __version__
 
 if TYPE_CHECKING:  # watching a run must not import pydantic
     from cloudtrain.planning.launch import Request

@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.declaration import Declaration, declaration_of
+from cloudtrain.runs.provider_config import Config, ProviderConfig
 
 if TYPE_CHECKING:
-    from cloudtrain.catalog.pricing import CostEstimate
     from cloudtrain.errors import Issue
+    from cloudtrain.planning.cost import CostEstimate
+    from cloudtrain.planning.machine_choice import MachineChoice
     from cloudtrain.planning.selection import PlannedImage
-    from cloudtrain.providers.shared.machine_choice import MachineChoice
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProviderConfig:
-    """Decisions of a provider for one plan. Each provider declares its own fields."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Read the result of `to_json`. Ignore unknown keys, use defaults for missing ones."""
-        names = {item.name for item in fields(cls)}
-        return cls(**{name: _frozen(value) for name, value in document.items() if name in names})
-
-
-Config = TypeVar("Config", bound=ProviderConfig)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,11 +107,6 @@ _PLAIN = (
     *("tries_all_instances", "cluster", "origins", "gpus"),
 )
 """Fields that are plain JSON already."""
-
-
-def _frozen(value: Any) -> Any:
-    """Return lists as tuples."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from cloudtrain.planning.launch import Request
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
-    from cloudtrain.providers import DiscoveredRun, Progress
+    from cloudtrain.providers.discovered_run import DiscoveredRun
+    from cloudtrain.providers.progress import Progress
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.logs import Record
     from cloudtrain.runs.state import RunState

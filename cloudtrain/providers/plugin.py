@@ -41,8 +41,10 @@ from cloudtrain.planning.launch import (
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.reference import ResolvedImage
 from cloudtrain.planning.selection import PlannedImage, select_image
-from cloudtrain.planning.target import ProviderConfig, Target
-from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider, adopted
+from cloudtrain.planning.target import Target
+from cloudtrain.providers.discovered_run import DiscoveredRun, KnownRuns, adopted
+from cloudtrain.providers.progress import Note, Progress
+from cloudtrain.providers.protocol import Provider
 from cloudtrain.providers.shared.idempotent_create import reconcile, settle
 from cloudtrain.providers.shared.log_attempt import (
     FinalState,
@@ -53,6 +55,7 @@ from cloudtrain.providers.shared.log_attempt import (
 )
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogPart, Observation, Positions, Record
+from cloudtrain.runs.provider_config import ProviderConfig
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.settings import Settings

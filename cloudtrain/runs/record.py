@@ -12,7 +12,7 @@ from cloudtrain.errors import StorageError
 from cloudtrain.runs.folder import PLAN, REQUEST, RunFolder
 
 if TYPE_CHECKING:
-    from cloudtrain.planning.target import ProviderConfig
+    from cloudtrain.runs.provider_config import ProviderConfig
 
     Config = TypeVar("Config", bound=ProviderConfig)
 

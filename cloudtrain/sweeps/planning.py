@@ -13,8 +13,8 @@ from cloudtrain.api.jobs import Job, plan
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import UsageError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers import Progress
 from cloudtrain.providers.docker.images import resolve_image
+from cloudtrain.providers.progress import Progress
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import new_run_id
 from cloudtrain.runs.store import SWEEPS

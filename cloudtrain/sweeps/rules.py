@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cloudtrain.api.trainer_arguments import trainer_issues
-from cloudtrain.catalog.pricing import HOUR, PRICE_UNKNOWN, SHORTEST_SECONDS, CostEstimate
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import Issue, Keys, UsageError, warning
+from cloudtrain.planning.cost import HOUR, PRICE_UNKNOWN, SHORTEST_SECONDS, CostEstimate
 from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.fields import read_arguments

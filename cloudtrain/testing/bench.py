@@ -17,7 +17,8 @@ import yaml
 from cloudtrain.api.jobs import Job, load
 from cloudtrain.api.jobs import plan as make_plan
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers import Provider, get_provider
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.protocol import Provider
 
 _PROCESSES = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty")
 _CONNECTIONS = (

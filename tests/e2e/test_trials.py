@@ -19,7 +19,8 @@ from cloudtrain.api.run import Run
 from cloudtrain.declaration import declarations
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.planning.plan import Plan, TrialRules
-from cloudtrain.providers import Provider, get_provider
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.protocol import Provider
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
 from cloudtrain_wire.events import Metrics, RungReached

@@ -15,7 +15,8 @@ import yaml
 
 import cloudtrain
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.providers import KnownRuns, get_provider
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.discovered_run import KnownRuns
 from cloudtrain.settings import load_settings
 from tests.fakes.messages import Call, Request, Response
 from tests.providers.sites import CREATE_TIMEOUT, NEW_JOB, Site

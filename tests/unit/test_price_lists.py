@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.api import price_refresh as price_refresh_module
+from cloudtrain.api.price_refresh import refresh_prices
 from cloudtrain.catalog import PROVIDERS, instances
-from cloudtrain.catalog import offers as price_refresh
-from cloudtrain.catalog.offers import refresh_prices
 from cloudtrain.catalog.price_tables import listed_prices, listed_regions, table_path
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws.client import aws
@@ -39,7 +39,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def lists(monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> Iterator[PriceLists]:
     """Both clouds' lists on this machine, on a day that stands still."""
     aws.cache_clear()  # a client keeps its address
-    monkeypatch.setattr(price_refresh, "_today", lambda: TODAY)
+    monkeypatch.setattr(price_refresh_module, "_today", lambda: TODAY)
     with price_lists() as served:
         monkeypatch.setattr(azure_list, "ADDRESS", f"{served.url}{AZURE_PATH}")
         monkeypatch.setenv("AWS_ENDPOINT_URL_PRICING", served.url)
@@ -361,7 +361,7 @@ def test_unreadable_custom_price_table_is_an_error_without_fallback(
 @pytest.fixture
 def both_lists(lists: PriceLists, monkeypatch: pytest.MonkeyPatch) -> PriceLists:
     """Lists with a machine of each cloud."""
-    monkeypatch.setattr(price_refresh, "_today", lambda: "2099-11-23")
+    monkeypatch.setattr(price_refresh_module, "_today", lambda: "2099-11-23")
     size = "Standard_NC4as_T4_v3"
     low = {"meterName": "NC4as T4 v3 Low Priority", "skuName": "NC4as T4 v3 Low Priority"}
     lists.meters = [meter(size, "northeurope", 0.6), meter(size, "northeurope", 0.12, **low)]

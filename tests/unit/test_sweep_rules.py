@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.catalog.pricing import CostEstimate, Price
+from cloudtrain.catalog.pricing import Price
 from cloudtrain.declaration import Declaration
+from cloudtrain.planning.cost import CostEstimate
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.tuned import sweep_of
 from cloudtrain.runs.files import as_text

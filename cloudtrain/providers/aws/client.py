@@ -20,12 +20,12 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserError
 
-from cloudtrain import __version__
 from cloudtrain.errors import CloudError, unreadable
-from cloudtrain.providers import Progress
 from cloudtrain.providers.aws.errors import NOT_CONNECTED, refuse_foreign_answers, translated
+from cloudtrain.providers.progress import Progress
 from cloudtrain.providers.shared.idempotent_create import Attempt
 from cloudtrain.providers.shared.recording import recording
+from cloudtrain.version import __version__
 
 _ATTEMPT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
 """Attempt to create a job in this thread."""

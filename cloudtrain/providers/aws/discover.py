@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.catalog.pricing import RegionalPrices
 from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.planning.sagemaker import GRACE_SECONDS
-from cloudtrain.providers import DiscoveredRun, KnownRuns, adopted
 from cloudtrain.providers.aws.config import AwsConfig, connect
 from cloudtrain.providers.aws.declaration import DECLARATION
 from cloudtrain.providers.aws.phases import (
@@ -25,6 +24,7 @@ from cloudtrain.providers.aws.phases import (
 from cloudtrain.providers.aws.request import SOURCE, channel_uri, uri_parts
 from cloudtrain.providers.aws.results import trial_request
 from cloudtrain.providers.aws.submit import job_reference, own_tag_values
+from cloudtrain.providers.discovered_run import DiscoveredRun, KnownRuns, adopted
 from cloudtrain.providers.shared.log_attempt import with_billing
 from cloudtrain_wire.events import Ended, Event
 

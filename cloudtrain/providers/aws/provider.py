@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudtrain.errors import UsageError
-from cloudtrain.providers import Provider
 from cloudtrain.providers.aws.config import config_of, connect
 from cloudtrain.providers.aws.declaration import DECLARATION
+from cloudtrain.providers.protocol import Provider
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.planning.target import Target
-    from cloudtrain.providers import DiscoveredRun, Export, KnownRuns, Note, Progress
+    from cloudtrain.providers.discovered_run import DiscoveredRun, KnownRuns
     from cloudtrain.providers.infrastructure import Infrastructure
     from cloudtrain.providers.native_sweep import NativeSweeps
+    from cloudtrain.providers.progress import Note, Progress
+    from cloudtrain.providers.protocol import Export
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.logs import Observation, Record
     from cloudtrain.runs.state import RunState

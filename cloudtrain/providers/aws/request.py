@@ -17,8 +17,8 @@ from cloudtrain.planning.sagemaker import (
     file_system_source,
     is_file_system,
 )
-from cloudtrain.providers import Export
 from cloudtrain.providers.aws.config import AwsConfig
+from cloudtrain.providers.protocol import Export
 from cloudtrain.providers.shared.idempotent_create import tags
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
 from cloudtrain.runs.files import as_text

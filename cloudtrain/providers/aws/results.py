@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.sagemaker import ROOT, result_uris
-from cloudtrain.providers import Note, Progress
 from cloudtrain.providers.aws.config import client_of_run
 from cloudtrain.providers.aws.request import published_uri, uri_parts
 from cloudtrain.providers.aws.submit import request_of
+from cloudtrain.providers.progress import Note, Progress
 from cloudtrain.providers.shared.log_attempt import backfill
 from cloudtrain.providers.shared.paths import as_folder, download_all
 from cloudtrain.runs.files import storing

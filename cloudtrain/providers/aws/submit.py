@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.errors import CloudError, Outcome, RunExists
-from cloudtrain.providers import Progress
 from cloudtrain.providers.aws.config import client_of_run
 from cloudtrain.providers.aws.request import JOB, JOB_FILE, SOURCE, channel_uri, uri_parts
+from cloudtrain.providers.progress import Progress
 from cloudtrain.providers.shared import idempotent_create
 from cloudtrain.providers.shared.idempotent_create import Attempt, own_tags, same_submission
 from cloudtrain.providers.shared.paths import ARCHIVE

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cloudtrain.catalog.machines import select_instances
-from cloudtrain.catalog.pricing import Price, estimate_cost, known_prices
+from cloudtrain.catalog.pricing import Price, known_prices
 from cloudtrain.catalog.regional_prices import regional_prices
 from cloudtrain.errors import Issue
+from cloudtrain.planning.cost import estimate_cost
+from cloudtrain.planning.machine_choice import machine_choice
 from cloudtrain.planning.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS
 from cloudtrain.planning.selection import PlannedImage, image_machines
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.aws.account import account
 from cloudtrain.providers.aws.image import image_of
 from cloudtrain.providers.aws.section import AwsSection
-from cloudtrain.providers.shared.machine_choice import machine_choice
 from cloudtrain.settings import Settings
 from cloudtrain.spec.model import JobSpec
 

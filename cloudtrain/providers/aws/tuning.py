@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.sagemaker import GRACE_SECONDS, instance_of
 from cloudtrain.planning.tuned import parameters_of, sweep_of
-from cloudtrain.providers import DiscoveredRun, Progress, adopted
 from cloudtrain.providers.aws.config import AwsConfig, client_of_run, config_of
 from cloudtrain.providers.aws.declaration import DECLARATION
 from cloudtrain.providers.aws.phases import readable_reason, timestamp
@@ -33,7 +32,9 @@ from cloudtrain.providers.aws.tuning_request import (
     render_trial,
     training_definition,
 )
+from cloudtrain.providers.discovered_run import DiscoveredRun, adopted
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
+from cloudtrain.providers.progress import Progress
 from cloudtrain.providers.shared.idempotent_create import is_new, settle
 from cloudtrain.runs.logs import Observation, Record
 from cloudtrain.runs.record import RunRecord

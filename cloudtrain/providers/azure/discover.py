@@ -12,11 +12,11 @@ from cloudtrain.catalog.pricing import RegionalPrices, known_prices
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.azureml import GRACE_SECONDS
 from cloudtrain.planning.launch import TAG_PREFIX
-from cloudtrain.providers import DiscoveredRun, KnownRuns, adopted
 from cloudtrain.providers.azure.config import AzureConfig, connect
 from cloudtrain.providers.azure.declaration import DECLARATION
 from cloudtrain.providers.azure.status import billing, ended_at, final_state, phase_event
 from cloudtrain.providers.azure.submit import job_reference
+from cloudtrain.providers.discovered_run import DiscoveredRun, KnownRuns, adopted
 from cloudtrain.providers.shared.idempotent_create import own_tags
 from cloudtrain.providers.shared.log_attempt import with_billing
 from cloudtrain.runs.state import ENDED

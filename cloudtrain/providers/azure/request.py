@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.planning.launch import TAG_PREFIX, JobDocument, Request, job_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import RequestForm, merge_request
-from cloudtrain.providers import Export
 from cloudtrain.providers.azure.config import AzureConfig
+from cloudtrain.providers.protocol import Export
 from cloudtrain.providers.shared.idempotent_create import tags
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
 from cloudtrain.runs.files import as_text

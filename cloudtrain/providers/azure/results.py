@@ -15,8 +15,8 @@ from cloudtrain.planning.azureml import (
     STORED_FOLDERS,
     artifact_folder,
 )
-from cloudtrain.providers import Note, Progress
 from cloudtrain.providers.azure.config import client_of_run, request_of
+from cloudtrain.providers.progress import Note, Progress
 from cloudtrain.providers.shared.paths import download_all, safe_join
 from cloudtrain.runs.files import storing
 from cloudtrain.source.results import LINK, LONGEST_TARGET, make_links

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import NAME_TAKEN, CloudError, Outcome, RefusedError, RunExists, SourceError
-from cloudtrain.providers import Progress
 from cloudtrain.providers.azure.config import AzureConfig, client_of_run, request_of
 from cloudtrain.providers.azure.request import OUTPUTS
 from cloudtrain.providers.azure.results import datastore_path
+from cloudtrain.providers.progress import Progress
 from cloudtrain.providers.shared import idempotent_create
 from cloudtrain.providers.shared.idempotent_create import own_tags, same_submission
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX

@@ -11,7 +11,6 @@ from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.planning.azureml import STOP_FILE
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.tuned import named_texts, parameters_of
-from cloudtrain.providers import adopted
 from cloudtrain.providers.azure.config import client_of_run, config_of, request_of
 from cloudtrain.providers.azure.declaration import DECLARATION
 from cloudtrain.providers.azure.discover import adopted_run, nodes_of
@@ -26,6 +25,7 @@ from cloudtrain.providers.azure.sweep_request import (
     sampling_words,
     trial_document,
 )
+from cloudtrain.providers.discovered_run import adopted
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
 from cloudtrain.providers.shared.idempotent_create import is_new, own_tags, settle
 from cloudtrain.runs.logs import Observation

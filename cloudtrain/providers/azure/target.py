@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cloudtrain.catalog.machines import is_azure_size, select_instances
-from cloudtrain.catalog.pricing import CostEstimate, RegionalPrices, estimate_cost, known_prices
+from cloudtrain.catalog.pricing import RegionalPrices, known_prices
 from cloudtrain.catalog.regional_prices import regional_prices
 from cloudtrain.errors import Issue
+from cloudtrain.planning.cost import CostEstimate, estimate_cost
+from cloudtrain.planning.machine_choice import machine_choice
 from cloudtrain.planning.selection import image_machines
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.azure.account import account
 from cloudtrain.providers.azure.image import image_of
 from cloudtrain.providers.azure.section import AzureSection
-from cloudtrain.providers.shared.machine_choice import machine_choice
 from cloudtrain.settings import Settings
 from cloudtrain.spec.model import JobSpec, Resources
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.launch import Launch
-from cloudtrain.planning.target import ProviderConfig
+from cloudtrain.runs.provider_config import ProviderConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,6 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.reference import ACR, TOKEN_USER, RegistryImage, RegistryLogin
-from cloudtrain.providers import Progress
 from cloudtrain.providers.docker.container_spec import ContainerSpec, environment
 from cloudtrain.providers.docker.errors import (
     missing_image,
@@ -29,6 +28,7 @@ from cloudtrain.providers.docker.errors import (
     sdk_environment,
     translated,
 )
+from cloudtrain.providers.progress import Progress
 
 SDK_ERRORS = (DockerException, requests.exceptions.RequestException, OSError)
 """Exceptions of failing SDK calls."""

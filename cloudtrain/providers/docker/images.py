@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain import __version__
 from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError, SourceError, UsageError
 from cloudtrain.planning.plan import Plan
@@ -33,9 +32,10 @@ from cloudtrain.planning.reference import (
 )
 from cloudtrain.planning.selection import select_image
 from cloudtrain.planning.target import Target
-from cloudtrain.providers import Note, Progress
 from cloudtrain.providers.aws.config import connect
 from cloudtrain.providers.docker.connect import docker_engine
+from cloudtrain.providers.progress import Note, Progress
+from cloudtrain.version import __version__
 
 if TYPE_CHECKING:
     from cloudtrain.planning.reference import RegistryImage

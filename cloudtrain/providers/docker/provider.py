@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.planning.launch import CLOUD_FIELDS, Layout, Request, launches
 from cloudtrain.planning.target import Target
-from cloudtrain.providers import Progress
 from cloudtrain.providers.docker.container_spec import (
     Bind,
     ContainerLaunch,
@@ -19,6 +18,7 @@ from cloudtrain.providers.docker.container_spec import (
 )
 from cloudtrain.providers.docker.declaration import DECLARATION
 from cloudtrain.providers.local.backend import LocalBackend, resolve_path
+from cloudtrain.providers.progress import Progress
 from cloudtrain.runs.paths import RunPaths
 
 if TYPE_CHECKING:  # watching a run does not need pydantic

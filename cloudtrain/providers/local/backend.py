@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.planning.launch import CLOUD_FIELDS, Request, plain_job
-from cloudtrain.providers import Note, Progress, Provider
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 from cloudtrain.providers.local.processes import (
@@ -26,6 +25,8 @@ from cloudtrain.providers.local.processes import (
     send_stop_signal,
     supervisor_state,
 )
+from cloudtrain.providers.progress import Note, Progress
+from cloudtrain.providers.protocol import Provider
 from cloudtrain.runs.files import (
     FOLDER_MODE,
     make_private_folder,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.planning.target import ProviderConfig
+from cloudtrain.runs.provider_config import ProviderConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain import __version__
 from cloudtrain.errors import NOTHING_STARTED, CloudError, CloudtrainError, Outcome, RunExists
 from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Observation, Record
+from cloudtrain.version import __version__
 from cloudtrain_wire.events import Creating, Ended, Event, Submitted
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtrain.errors import StorageError
-from cloudtrain.providers import Progress
+from cloudtrain.providers.progress import Progress
 from cloudtrain.runs.files import storing
 
 if TYPE_CHECKING:  # watching a run does not need pydantic

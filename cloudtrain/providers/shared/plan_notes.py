@@ -15,7 +15,7 @@ from cloudtrain.settings import variable_of
 
 if TYPE_CHECKING:
     pass
-from cloudtrain.providers.shared.machine_choice import _BEFORE_TURING
+from cloudtrain.planning.machine_choice import _BEFORE_TURING
 
 
 def cloud_warnings(plan: Plan, notes: Iterable[str]) -> list[Issue]:

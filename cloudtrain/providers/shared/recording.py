@@ -20,9 +20,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import cloudtrain
 from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.runs.files import make_private_folder, private_opener
+from cloudtrain.version import __version__
 
 _LOG = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Recording:
         make_private_folder(folder)
         moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         self._path = folder / f"{cloud}-{moment}-{os.getpid()}.jsonl"
-        self._words = _words(sdk) | _words(Path(cloudtrain.__file__).parent) | set(_PUBLIC)
+        self._words = _words(sdk) | _words(Path(__file__).parents[2]) | set(_PUBLIC)
         self._lock = threading.Lock()
         self._count = 0
         self._placeholders: dict[str, str] = {}
@@ -112,7 +112,7 @@ class Recording:
             row = {
                 "recording": self._path.stem,
                 "commit": "",
-                "date_or_sdk": f"cloudtrain/{cloudtrain.__version__} {time.strftime('%Y-%m-%d')}",
+                "date_or_sdk": f"cloudtrain/{__version__} {time.strftime('%Y-%m-%d')}",
                 "n": self._count,
                 "method": method,
                 "path": self._text(address.removeprefix("https://management.azure.com")),

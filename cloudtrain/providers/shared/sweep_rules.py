@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cloudtrain.catalog.pricing import OWN_TABLE_HINT, PRICE_UNKNOWN
+from cloudtrain.catalog.pricing import OWN_TABLE_HINT
 from cloudtrain.errors import Issue
+from cloudtrain.planning.cost import PRICE_UNKNOWN
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.tuned import argument_of, sweep_of
 from cloudtrain.spec.search_space import Integers

@@ -13,10 +13,11 @@ import cloudtrain
 from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers import KnownRuns, get_provider
+from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.client import aws
 from cloudtrain.providers.aws.results import new_lines
 from cloudtrain.providers.aws.submit import describe, tags_of
+from cloudtrain.providers.discovered_run import KnownRuns
 from cloudtrain.providers.docker.images import inspect_image, login_for
 from cloudtrain.settings import load_settings
 from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import cloudtrain
 from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
-from cloudtrain.providers import KnownRuns, get_provider
+from cloudtrain.providers import get_provider
 from cloudtrain.providers.azure.account import workspace_of
 from cloudtrain.providers.azure.client import workspace
 from cloudtrain.providers.azure.rights import READ_BLOBS, WORKSPACES, WRITE_BLOBS
+from cloudtrain.providers.discovered_run import KnownRuns
 from cloudtrain.settings import load_settings
 from tests.fakes.azure.cloud import IMAGE, AzureCloud
 from tests.fakes.azure.jobs import LOG_CONTAINER
