@@ -94,7 +94,7 @@ def folders_of(*parents: str) -> set[str]:
 
 def test_the_architecture_is_short_and_names_every_folder_as_it_is() -> None:
     text = ARCHITECTURE.read_text()
-    assert len(text.splitlines()) <= 85
+    assert len(text.splitlines()) <= 125
     named = set(re.findall(r"`([\w./-]+/)`", text))
     assert [folder for folder in named if not (ROOT / folder).is_dir()] == []
     packages = (
