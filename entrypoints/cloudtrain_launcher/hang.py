@@ -28,11 +28,11 @@ from cloudtrain_launcher.hang_verdict import (
     to_error,
     verdict,
 )
-from cloudtrain_launcher.processes import ProcessTree, process_moves, process_state
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import emit
 from cloudtrain_launcher.stacks import STACK_SIGNAL, next_stack
 from cloudtrain_wire.events import Activity, Error
+from cloudtrain_wire.processes import ProcessTree, process_moves, process_state
 
 SAMPLES = 20
 """Minimum number of samples per limit."""

@@ -19,9 +19,9 @@ from cloudtrain_launcher.error_details import (
     display_path,
     is_user_code,
 )
-from cloudtrain_launcher.processes import ProcessMoves
 from cloudtrain_launcher.stacks import StackFrame, main_thread
 from cloudtrain_wire.events import Error
+from cloudtrain_wire.processes import ProcessMoves
 
 IDLE_CPU = 0.02
 """A rank that uses less than this share of one core only waits, unless it is ready to run."""

@@ -21,7 +21,6 @@ from cloudtrain_launcher.contract import Job, NodeContext, read_job, with_job_fi
 from cloudtrain_launcher.devices import visible_gpus
 from cloudtrain_launcher.packages.installation import Installation
 from cloudtrain_launcher.platforms import find_failure_file, find_node_context, wait_for_dns
-from cloudtrain_launcher.processes import adopt_orphans
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import (
     brief_cause,
@@ -53,6 +52,7 @@ from cloudtrain_wire.events import (
     Warned,
 )
 from cloudtrain_wire.parent_death import set_parent_death_signal
+from cloudtrain_wire.processes import adopt_orphans
 
 Outcome = Literal["succeeded", "failed", "stopped"]
 _RESULTS: tuple[Outcome, ...] = ("succeeded", "stopped")

@@ -10,8 +10,6 @@ from pathlib import Path
 from cloudtrain_launcher import failure
 from cloudtrain_launcher.contract import PAYLOAD_DIR, Job
 from cloudtrain_launcher.error_details import CrashOutput
-from cloudtrain_launcher.host_memory import OutOfMemoryKills
-from cloudtrain_launcher.processes import process_state
 from cloudtrain_launcher.reporting import emit, log, mask_error
 from cloudtrain_wire import causes
 from cloudtrain_wire.events import (
@@ -25,6 +23,8 @@ from cloudtrain_wire.events import (
     Restarted,
     Warned,
 )
+from cloudtrain_wire.host_memory import OutOfMemoryKills
+from cloudtrain_wire.processes import process_state
 
 _ENDED = ("", "Z", "X")
 """States of a process that is gone or dead (proc(5))."""

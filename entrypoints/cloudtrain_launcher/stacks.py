@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from cloudtrain_launcher.processes import read_count
+from cloudtrain_wire.processes import read_count
 
 STACK_SIGNAL = int(signal.SIGRTMIN) + 11 if hasattr(signal, "SIGRTMIN") else 0
 """A real-time signal, since programs use the others; 0 on a system without them and without stacks."""

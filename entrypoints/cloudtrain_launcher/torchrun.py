@@ -19,12 +19,12 @@ from cloudtrain_launcher.command import meet
 from cloudtrain_launcher.contract import COMMAND, STREAM_KEY, Job, NodeContext
 from cloudtrain_launcher.environment import job_environment
 from cloudtrain_launcher.hang import HangWatch
-from cloudtrain_launcher.processes import kill_descendants, signal_group
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import emit, log
 from cloudtrain_launcher.stop import StopRequest
 from cloudtrain_launcher.streams import Streams
 from cloudtrain_wire.events import Event, RankEnded, RankFailed
+from cloudtrain_wire.processes import kill_descendants, signal_group
 
 JOIN_TIMEOUT_SECONDS = 900
 """Maximum wait for peers at the rendezvous: nodes pull the image at different speeds."""

@@ -13,10 +13,10 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from cloudtrain_launcher.host_memory import machine_memory
-from cloudtrain_launcher.processes import ProcessUse, use_by_root
 from cloudtrain_wire.cores import available_cores
 from cloudtrain_wire.events import Event, RankStarted, Usage
+from cloudtrain_wire.host_memory import machine_memory
+from cloudtrain_wire.processes import ProcessUse, use_by_root
 
 PAUSE_SECONDS = 5.0
 """Seconds between measurements in the first minute."""

@@ -15,8 +15,8 @@ from cloudtrain.api.drills.verdict import Result, Verdict
 from cloudtrain.api.drills.watched_run import WatchedRun, kill_at_once, send
 from cloudtrain.planning.plan import Plan
 from cloudtrain.runs.paths import RunPaths
-from cloudtrain_launcher.processes import ProcessTree
 from cloudtrain_wire.events import Checkpoint
+from cloudtrain_wire.processes import ProcessTree
 
 LOADER_NAME = "pt_data_worker"
 """Name of torch's DataLoader workers (torch.utils.data._utils.worker, since torch 2.6)."""

@@ -14,8 +14,8 @@ from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.runs.paths import RunPaths
 from cloudtrain.runs.state import RunState
-from cloudtrain_launcher.processes import ProcessTree
 from cloudtrain_wire.events import Checkpoint, Event, NodeStarted, RankEnded, RankStarted
+from cloudtrain_wire.processes import ProcessTree
 
 POLL_SECONDS = 0.02
 OBSERVE_SECONDS = 1.0

@@ -20,9 +20,9 @@ import pytest
 
 from cloudtrain_launcher import hang, stacks
 from cloudtrain_launcher.hang_verdict import RankActivity, Sample, activity, describe, verdict
-from cloudtrain_launcher.processes import ProcessMoves, process_state
 from cloudtrain_launcher.stacks import main_thread, next_stack
 from cloudtrain_wire.events import Activity, Error, Event
+from cloudtrain_wire.processes import ProcessMoves, process_state
 from tests.entrypoints.launcher.test_launcher_parts import JOB
 from tests.support.waiting import eventually
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain_launcher.processes import process_state
 from cloudtrain_wire.ports import free_port
+from cloudtrain_wire.processes import process_state
 from tests.entrypoints.launcher.platforms import MASTER, container, folders, variables
 from tests.entrypoints.launchers import (
     ENTRYPOINTS,

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 
 from cloudtrain_launcher import command, contract, environment, failure, launch, platforms
 from cloudtrain_launcher.command import Host
-from cloudtrain_launcher.host_memory import OutOfMemoryKills
 from cloudtrain_wire import causes
 from cloudtrain_wire.events import Error
+from cloudtrain_wire.host_memory import OutOfMemoryKills
 from cloudtrain_wire.ports import free_port
 from tests.entrypoints.launcher.platforms import container
 from tests.support.waiting import HANG_SECONDS

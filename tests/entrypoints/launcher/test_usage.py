@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from cloudtrain_launcher import service_metric, usage
-from cloudtrain_launcher.processes import ProcessUse, use_by_root
 from cloudtrain_launcher.service_metric import MlflowServer, ServiceMetric
 from cloudtrain_launcher.usage import Gpus, UsageSampler
 from cloudtrain_wire.events import Event, Metrics, RankStarted
+from cloudtrain_wire.processes import ProcessUse, use_by_root
 from tests.entrypoints.launcher.platforms import Answers, json_server
 
 

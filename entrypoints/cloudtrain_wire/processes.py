@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from cloudtrain_launcher.host_memory import _read_text
+from cloudtrain_wire.host_memory import _read_text
 
 _PR_SET_CHILD_SUBREAPER = 36
 
