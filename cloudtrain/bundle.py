@@ -11,7 +11,10 @@ def bundled(name: str) -> Path:
     package = Path(__file__).parent
     inside = package / "_bundle" / name
     # An editable install leaves a stale copy in site-packages, but loads the package from the checkout.
-    return inside if inside.is_dir() else package.parent / name
+    if inside.is_dir():
+        return inside
+
+    return package.parent / name
 
 
 def payload_files() -> Mapping[str, Path]:

@@ -81,7 +81,10 @@ def warning(message: str, hint: str | None = None, *, path: Keys = (), origin: s
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """Return ` (did you mean 'nodes'?)`, or "" if no candidate is similar."""
     matches = nearest(word, candidates)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
+    if not matches:
+        return ""
+
+    return f" (did you mean {matches[0]!r}?)"
 
 
 def nearest(word: str, candidates: Iterable[str], count: int = 1) -> list[str]:

@@ -34,7 +34,10 @@ def _shown(value: Any) -> str:
     except ValueError:
         return "a number with thousands of digits"
 
-    return text if len(text) <= 60 else text[:59] + "…"
+    if len(text) <= 60:
+        return text
+
+    return text[:59] + "…"
 
 
 def _path(value: Any) -> str:
@@ -74,7 +77,11 @@ def _seconds(value: Any) -> float:
 def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, (str, list)):
         raise ValueError(f"expected a list of texts, got {_shown(value)}")
-    items = [item.strip() for item in value.split(",")] if isinstance(value, str) else value
+    if isinstance(value, str):
+        items = [item.strip() for item in value.split(",")]
+    else:
+        items = value
+
     return tuple(_text(item) for item in items)
 
 
@@ -275,7 +282,11 @@ def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"line (\d+), column (\d+)", str(error))
-        where = f"{path}:{place[1]}:{place[2]}" if place else str(path)
+        if place:
+            where = f"{path}:{place[1]}:{place[2]}"
+        else:
+            where = str(path)
+
         issues.append(Issue((), f"is not TOML: {error}", origin=where))
 
         return {}
@@ -289,7 +300,11 @@ def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
     entries = {}
     for key, value in table.items():
         for name, item in value.items() if isinstance(value, dict) else [("", value)]:
-            dotted = f"{key}.{name}" if name else key
+            if name:
+                dotted = f"{key}.{name}"
+            else:
+                dotted = key
+
             is_path = dotted in ("data_dir", "prices") and isinstance(item, str)
             if is_path and not item.startswith("~"):
                 item = str(path.absolute().parent / item)  # relative to the settings file
@@ -307,7 +322,11 @@ def _line(text: str, table: str, key: str) -> int:
         if header := re.match(r"\s*\[\s*([^\]]*?)\s*\]", line):
             current = _unquoted(header[1])
         elif (word := _unquoted(line.split("=")[0])) and "=" in line:
-            full = f"{current}.{word}" if current else word
+            if current:
+                full = f"{current}.{word}"
+            else:
+                full = word
+
             if full in (f"{table}.{key}" if table else key, table):
                 return number
 

@@ -88,14 +88,20 @@ def parse_money(text: str) -> float:
 def exact_duration(seconds: int) -> str:
     """Return `6 h`, or `21,601 s (6 h)` for a duration that would be rounded."""
     text = format_duration(seconds)
-    return text if parse_duration(text) == seconds else f"{seconds:,} s ({text})"
+    if parse_duration(text) == seconds:
+        return text
+
+    return f"{seconds:,} s ({text})"
 
 
 def format_duration(seconds: float) -> str:
     """Return `14 s`, `2 min 5 s`, `1 h 30 min`, `2 d 3 h`: at most two units."""
     remaining_seconds = round(seconds)
     if remaining_seconds < 60:
-        return f"{remaining_seconds} s" if remaining_seconds else f"{seconds:.1f} s"
+        if remaining_seconds:
+            return f"{remaining_seconds} s"
+
+        return f"{seconds:.1f} s"
 
     parts = []
     for unit in ("d", "h", "min", "s"):
@@ -112,7 +118,10 @@ def format_size(size: float) -> str:
     """Return `0 B`, `34 kB`, `1.2 GB`: decimal units, two digits below ten."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
+            if unit == "B" or size >= 10:
+                return f"{size:.0f} {unit}"
+
+            return f"{size:.1f} {unit}"
         size /= 1000
 
     return f"{size:.1f} TB"
@@ -155,4 +164,7 @@ def format_number(value: Any) -> str:
         if abs(value) >= limit:
             return f"{value / unit:.3g}{suffix}"
 
-    return str(value) if isinstance(value, int) else f"{value:.4g}"
+    if isinstance(value, int):
+        return str(value)
+
+    return f"{value:.4g}"

@@ -130,7 +130,10 @@ def train_or_evaluate(loop: Any, micro_batches: Any) -> str:
         loop.ranks.log(loop.describe_batch())
 
     loop.resume()
-    outcome: str = loop.evaluate_only() if loop.options.eval_only else loop.run()
+    if loop.options.eval_only:
+        outcome: str = loop.evaluate_only()
+    else:
+        outcome = loop.run()
 
     return outcome
 
@@ -176,11 +179,12 @@ def exit_not_finite(
         saved = checkpoints.steps()
 
     hint = "try a lower --lr, --clip-norm or another --amp, and look at the data"
-    checkpoint = (
-        f": the checkpoint of step {saved[0]} is kept, and the next start resumes from it"
-        if saved
-        else ""
-    )
+    checkpoint = ""
+    if saved:
+        checkpoint = (
+            f": the checkpoint of step {saved[0]} is kept, and the next start resumes from it"
+        )
+
     message = f"{why}. Training stops{checkpoint}. What to do: {hint}"
 
     if loop.ranks.rank == 0:

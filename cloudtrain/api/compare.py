@@ -146,4 +146,7 @@ def _value_of(words: Sequence[str]) -> Any:
     values = [plain(parse_scalar(word)) for word in words]
     if not values:
         return True
-    return values[0] if len(values) == 1 else values
+    if len(values) != 1:
+        return values
+
+    return values[0]

@@ -147,7 +147,11 @@ def _requirements(spec: JobSpec, tree: SourceTree) -> str:
 def _requested(spec: JobSpec, tree: SourceTree, file: str) -> Requested:
     """Return the packages to install. Raise SourceError if a file cannot be read."""
     listed = spec.dependencies.packages
-    requested = requested_by(tree.root, file) if file else requested_list(listed)
+    if file:
+        requested = requested_by(tree.root, file)
+    else:
+        requested = requested_list(listed)
+
     archived = {entry.path for entry in tree.own}
 
     for name in requested.files:
@@ -257,11 +261,11 @@ def resolve_targets(
     contract = declaration_of(as_).contract
     is_plain = contract == "plain"  # its request has one platform's own paths
     if as_ == provider or is_plain or contract not in runs.contracts:
-        advice = (
-            "to try it: --provider local"
-            if is_plain
-            else f"to rehearse: --provider local --as {as_}"
-        )
+        if is_plain:
+            advice = "to try it: --provider local"
+        else:
+            advice = f"to rehearse: --provider local --as {as_}"
+
         hint = f"{advice}; to run there: --provider {as_}"
         raise UsageError(
             f"the {provider} provider cannot rehearse a job as {as_} would run it", hint=hint

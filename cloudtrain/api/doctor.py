@@ -66,7 +66,10 @@ def doctor(
     if provider != MACHINE:
         target = get_provider(provider).target(settings, loaded.spec)
         is_elsewhere = declaration.is_remote and target.where
-        place = f"{declaration.label}, {target.where}" if is_elsewhere else declaration.label
+        if is_elsewhere:
+            place = f"{declaration.label}, {target.where}"
+        else:
+            place = declaration.label
 
         for check in platform_checks(provider, settings, target, loaded.spec):
             yield place, check

@@ -66,7 +66,10 @@ class RunMonitor:
     def unstored(self) -> str:
         """Error of writing the last observation; empty after success."""
         error = self.history.unstored
-        return f"what was seen is not kept: {error.message}" if error else ""
+        if not error:
+            return ""
+
+        return f"what was seen is not kept: {error.message}"
 
     def observe(self) -> None:
         """Ask the provider and write its answer. May raise CloudError."""

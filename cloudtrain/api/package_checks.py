@@ -71,11 +71,10 @@ def requested_of(plan: Plan) -> Requested:
     if dependencies.off or not file:
         return requested_list(() if dependencies.off else dependencies.packages)
 
-    return (
-        requested_by(Path(source.root), file)
-        if (Path(source.root) / file).is_file()
-        else requested_list(())
-    )
+    if (Path(source.root) / file).is_file():
+        return requested_by(Path(source.root), file)
+
+    return requested_list(())
 
 
 def _programs_faults(plan: Plan, root: Path) -> Iterator[Issue]:
@@ -86,7 +85,10 @@ def _programs_faults(plan: Plan, root: Path) -> Iterator[Issue]:
             continue
 
         name = file.relative_to(root)
-        place = f"{name}:{fault.line}" if fault.line else str(name)
+        if fault.line:
+            place = f"{name}:{fault.line}"
+        else:
+            place = str(name)
 
         if fault.depends_on_version and not _runs_in_this_python(plan):
             message = f"{place}: {fault.message}"
@@ -124,7 +126,10 @@ def _passwords(requested: Requested) -> Iterator[Issue]:
 
     if any(re.search(r"://[^/@\s$]+@", option) for option in requested.options):
         hint = "name PIP_EXTRA_INDEX_URL under secrets instead, or write ${NAME} for the password"
-        place = requested.files[0] if requested.files else "dependencies"
+        place = "dependencies"
+        if requested.files:
+            place = requested.files[0]
+
         yield warning(
             "an index's address holds a password, which is sent with the source", hint, origin=place
         )
@@ -310,7 +315,10 @@ def _image_brings(plan: Plan) -> Callable[[str], bool] | None:
     if plan.host.image is None:
         return _is_here if _runs_in_this_python(plan) and not plan.is_rehearsal else None
     contents = plan.host.image.known_contents
-    return (lambda module: _has(contents, module)) if contents else None
+    if not contents:
+        return None
+
+    return lambda module: _has(contents, module)
 
 
 def _has(contents: ImageContents, module: str) -> bool:
@@ -335,7 +343,10 @@ def _version_of(plan: Plan) -> Callable[[str], str]:
         contents = image.known_contents
         return lambda name: contents.torch if contents and name == "torch" else ""
 
-    return installed_version if _runs_in_this_python(plan) else lambda _: ""
+    if _runs_in_this_python(plan):
+        return installed_version
+
+    return lambda _: ""
 
 
 def _place(plan: Plan) -> str:

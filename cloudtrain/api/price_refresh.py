@@ -51,7 +51,10 @@ def refresh_prices(
         name for name in cloud_names(provider) if region in ("", ALL) or is_region(name, region)
     ]
     if not names:
-        of = f" of {provider}" if provider else ""
+        of = ""
+        if provider:
+            of = f" of {provider}"
+
         raise UsageError(
             f"{region!r} is the name of no region{of}",
             hint="such as us-east-1 or westeurope, or all",
@@ -85,7 +88,11 @@ def _refresh(name: str, region: str, settings: Settings, note: Callable[[str], N
     lists = reader(name)
     data_dir = Path(settings["data_dir"]).absolute()
     regions = _regions_to_read(name, region, settings)
-    where = f"{len(regions)} regions" if len(regions) > 5 else ", ".join(regions) or "all regions"
+    if len(regions) > 5:
+        where = f"{len(regions)} regions"
+    else:
+        where = ", ".join(regions) or "all regions"
+
     note(f"reading the price list of {name}: {where}")
     today = _today()
     types = [row.instance_type for row in instances(name)]

@@ -163,7 +163,10 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def _shown(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}…"
+    if len(text) <= _MAX_VALUE:
+        return text
+
+    return f"{text[:_MAX_VALUE]}…"
 
 
 _PLANNED = f"{TAG_PREFIX}planned"
@@ -198,4 +201,7 @@ def without_tags(value: Any, is_left_out: Callable[[str], bool]) -> Any:
 
 
 def _key_of(item: Any) -> str:
-    return str(item.get("Key", "")) if isinstance(item, dict) else ""
+    if not isinstance(item, dict):
+        return ""
+
+    return str(item.get("Key", ""))

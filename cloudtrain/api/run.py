@@ -228,7 +228,11 @@ class Run:
                 break
             time.sleep(RETRY_SECONDS * 2**attempt)
 
-        hint = f"{failure.hint}; {rerun}" if failure.hint else rerun
+        if failure.hint:
+            hint = f"{failure.hint}; {rerun}"
+        else:
+            hint = rerun
+
         raise CloudError(
             f"{self.id} was not told to stop: {failure.message}", hint=hint, code=failure.code
         ) from failure
@@ -266,11 +270,10 @@ class Run:
         state = self.cached_status()
         artifacts = self._monitor.provider.artifacts(self.folder, state)
         results = state.results
-        return (
-            artifacts
-            if results is None
-            else {name: place for name, place in artifacts.items() if name in results}
-        )
+        if results is None:
+            return artifacts
+
+        return {name: place for name, place in artifacts.items() if name in results}
 
     def rerun(
         self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None
@@ -300,7 +303,10 @@ class Run:
         resume = not fresh and (
             state.state != "succeeded" or state.trial_outcome in ("pruned", "paused")
         )
-        resume_from = self._monitor.provider.checkpoints(self.folder, state) if resume else ""
+        resume_from = ""
+        if resume:
+            resume_from = self._monitor.provider.checkpoints(self.folder, state)
+
         from cloudtrain.api.submit import plan_again  # only this verb needs spec and plan
 
         return plan_again(self.folder, provider, tuple(overrides), resume_from)

@@ -107,10 +107,16 @@ def _refusal(reason: str, words: Sequence[Word]) -> tuple[Issue, str]:
         word.partition("=")[0]: path for word, path in reversed(words) if word.startswith("--")
     }
     option_match = re.match(r"argument (--[\w-]+)", reason)
-    option = option_match[1] if option_match and option_match[1] in paths else ""
+    option = ""
+    if option_match and option_match[1] in paths:
+        option = option_match[1]
+
     named = option or next((name for name in re.findall(r"--[\w-]+", reason) if name in paths), "")
     choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*?)\)", reason)
-    suggestion = did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2])) if choice else ""
+    suggestion = ""
+    if choice:
+        suggestion = did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2]))
+
     message, more, after = reason.partition(" (train.py --help")
 
     return Issue(

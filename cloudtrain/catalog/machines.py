@@ -44,12 +44,16 @@ def select_instances(
 
         keys: Keys = ("resources", "gpu", index) if model else ("resources", "gpus")
         offered = ", ".join(f"{row.gpus} ({row.instance_type})" for row in _one_per_count(rows))
-        request = f"{gpus} x {model}" if model else f"{gpus} GPUs"
-        hint = (
-            f"a node can have: {offered}"
-            if rows
-            else f"{provider} has: {', '.join(_models(provider))}"
-        )
+        if model:
+            request = f"{gpus} x {model}"
+        else:
+            request = f"{gpus} GPUs"
+
+        if rows:
+            hint = f"a node can have: {offered}"
+        else:
+            hint = f"{provider} has: {', '.join(_models(provider))}"
+
         problems.append(Issue(keys, f"no {provider} instance type has {request}", hint))
 
     return tuple(dict.fromkeys(chosen)), gpus, [] if chosen else problems
@@ -90,7 +94,10 @@ def local_disks(instance_type: str) -> bool | None:
     Local disks encrypt themselves and accept no key.
     """
     row = find_instance("aws", instance_type)
-    return _disks_by_name(instance_type) if row is None or row.nvme is None else row.nvme
+    if row is None or row.nvme is None:
+        return _disks_by_name(instance_type)
+
+    return row.nvme
 
 
 def find_instance(provider: str, instance_type: str) -> Instance | None:
@@ -101,7 +108,10 @@ def find_instance(provider: str, instance_type: str) -> Instance | None:
 
 def architecture_of(provider: str, types: Sequence[str]) -> str:
     """Return the architecture for images, by the first of these types; default amd64."""
-    return architecture_by_name(provider, types[0]) if types else "amd64"
+    if not types:
+        return "amd64"
+
+    return architecture_by_name(provider, types[0])
 
 
 def mixed_architectures(provider: str, types: Sequence[str]) -> list[Issue]:
@@ -124,7 +134,10 @@ def _rows_by_name(provider: str) -> dict[str, Instance]:
 
 def names_of(row: Instance) -> tuple[str, ...]:
     """Return the GPU names of a row: `A100`, `A100-80GB`."""
-    return (row.gpu, f"{row.gpu}-{row.gpu_memory_gib:.0f}GB") if row.gpu_memory_gib else (row.gpu,)
+    if row.gpu_memory_gib:
+        return (row.gpu, f"{row.gpu}-{row.gpu_memory_gib:.0f}GB")
+
+    return (row.gpu,)
 
 
 def _wrong_counts(provider: str, gpus: int | None, named: Sequence[str]) -> list[Issue]:
@@ -138,7 +151,10 @@ def _wrong_counts(provider: str, gpus: int | None, named: Sequence[str]) -> list
             problems.append(Issue(at, message))
 
         if row is not None and gpus is not None and row.gpus != gpus:
-            has = f"{row.gpus} x {row.gpu}" if row.gpus else "no GPU"
+            has = "no GPU"
+            if row.gpus:
+                has = f"{row.gpus} x {row.gpu}"
+
             keys: Keys = ("resources", "instance", provider, *((index,) if len(named) > 1 else ()))
             problems.append(
                 Issue(

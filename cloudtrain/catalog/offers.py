@@ -118,11 +118,10 @@ def _priced(rows: Sequence[Instance], region: str, settings: Settings) -> list[M
 
 def _listed(regions: set[str]) -> str:
     shown = sorted(regions)
-    return (
-        f"{len(shown)} others: cloudtrain gpus --region all"
-        if len(shown) > 12
-        else ", ".join(shown)
-    )
+    if len(shown) > 12:
+        return f"{len(shown)} others: cloudtrain gpus --region all"
+
+    return ", ".join(shown)
 
 
 def _market(provider: str, region: str, settings: Settings) -> RegionalPrices:
@@ -167,15 +166,14 @@ def _offer(row: Instance, market: RegionalPrices) -> MachineOffer | None:
     price = market.price_of(row.instance_type)
     spot = market.spot.get(row.instance_type)
 
-    return (
-        MachineOffer(
-            machine=row,
-            region=market.region,
-            price=price,
-            spot_usd_per_hour=spot,
-        )
-        if price
-        else None
+    if not price:
+        return None
+
+    return MachineOffer(
+        machine=row,
+        region=market.region,
+        price=price,
+        spot_usd_per_hour=spot,
     )
 
 
@@ -196,7 +194,10 @@ def cloud_names(name: str) -> Sequence[str]:
             f"no table of machines is of {name!r}", hint=f"one of: {', '.join(PROVIDERS)}"
         )
 
-    return [name] if name else PROVIDERS
+    if not name:
+        return PROVIDERS
+
+    return [name]
 
 
 def _gpu_name(text: str) -> str:
@@ -209,7 +210,10 @@ def _gpu_name(text: str) -> str:
             hint=f"there are: {names}",
         )
 
-    return spelling.get(_plain(text), "") if text else ""
+    if not text:
+        return ""
+
+    return spelling.get(_plain(text), "")
 
 
 def _plain(name: str) -> str:

@@ -182,7 +182,11 @@ def main(argv: list[str] | None = None) -> NoReturn:
             # Output of a job and names of files may not be valid text.
             stream.reconfigure(errors="backslashreplace")
 
-    words = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        words = sys.argv[1:]
+    else:
+        words = argv
+
     try:
         code = cli.main(args=words, prog_name="cloudtrain", standalone_mode=False)
         sys.stdout.flush()
@@ -226,9 +230,11 @@ def _disk_error(error: Exception) -> StorageError | None:
     if error.errno not in DISK_ERRORS:
         return None
 
-    problem = (
-        str(error.strerror) if error.filename is None else f"{error.filename}: {error.strerror}"
-    )
+    if error.filename is None:
+        problem = str(error.strerror)
+    else:
+        problem = f"{error.filename}: {error.strerror}"
+
     hint = "look at the disk and the permissions there, or use another file or folder"
     return StorageError(problem, hint=hint)
 
@@ -319,7 +325,11 @@ def _fail(error: Exception, argv: list[str]) -> int:
     notes: list[str] = getattr(error, "__notes__", [])
     _write_error(error, notes)
 
-    own_words = argv[: argv.index("--")] if "--" in argv else argv
+    if "--" in argv:
+        own_words = argv[: argv.index("--")]
+    else:
+        own_words = argv
+
     if "--json" in own_words:
         detail: dict[str, Any] = {
             "message": error.message,

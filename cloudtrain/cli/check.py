@@ -83,7 +83,10 @@ def check_command(
     for note in notes:
         print_message(f"note: {indented(note, 6)}")
 
-    asked_too = f"; {_summary(checks)}" if online else ""
+    asked_too = ""
+    if online:
+        asked_too = f"; {_summary(checks)}"
+
     print_prose(f"{job}: no mistakes; {plan.spec.name} can run {place(plan)}{asked_too}")
 
 

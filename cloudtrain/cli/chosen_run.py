@@ -45,7 +45,10 @@ def chosen(name: str | None, data_dir: str | None) -> Run | Sweep:
         return _newest(store, refuse_several=name is None)
 
     sweep = sweep_named(name, folder, store.ids())
-    return _open_sweep(folder / SWEEPS / sweep) if sweep else find_run(name, data_dir=data_dir)
+    if sweep:
+        return _open_sweep(folder / SWEEPS / sweep)
+
+    return find_run(name, data_dir=data_dir)
 
 
 def _newest(store: RunStore, *, refuse_several: bool) -> Run | Sweep:
@@ -113,7 +116,10 @@ def _nothing_from(folder: Path, store: RunStore) -> RunNotFound:
 
 
 def _open(submission: Submission) -> Run | Sweep:
-    return _open_sweep(submission.folder.path) if submission.is_sweep else Run(submission.folder)
+    if submission.is_sweep:
+        return _open_sweep(submission.folder.path)
+
+    return Run(submission.folder)
 
 
 def _open_sweep(path: Path) -> Sweep:

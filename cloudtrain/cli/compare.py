@@ -81,11 +81,21 @@ def _rows(compared: Compared, timestamp: float) -> Iterable[Sequence[str]]:
 
 def _rate(state: RunState) -> str:
     rate = state.progress.samples_per_s if state.progress else None
-    return "" if rate is None else format_number(rate)
+    if rate is None:
+        return ""
+
+    return format_number(rate)
 
 
 def _setting_cell(value: Any) -> str:
-    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        text = ", ".join(map(str, value))
+    else:
+        text = str(value)
+
     if isinstance(value, Mapping):
         text = ", ".join(f"{key}: {item}" for key, item in value.items())
-    return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
+    if len(text) <= MAX_CELL:
+        return text
+
+    return f"{text[: MAX_CELL - 1]}…"

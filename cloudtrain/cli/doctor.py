@@ -87,12 +87,16 @@ def doctor_command(
 
 def _row(check: Check) -> str:
     on_terminal = sys.stdout.isatty()
-    sign = mark(check.verdict) if on_terminal else f"{WORDS[check.verdict]:<5}"
-    answer = (
-        f"not allowed to look: {check.answer}"
-        if check.verdict == "not allowed to look"
-        else check.answer
-    )
+    if on_terminal:
+        sign = mark(check.verdict)
+    else:
+        sign = f"{WORDS[check.verdict]:<5}"
+
+    if check.verdict == "not allowed to look":
+        answer = f"not allowed to look: {check.answer}"
+    else:
+        answer = check.answer
+
     lines = f"  {sign} {check.name:<15} {indented(check.question, 4)}? {indented(answer, 4)}"
 
     return lines + (
@@ -104,7 +108,12 @@ def _summary(checks: Sequence[Check]) -> str:
     wrong = [check.name for check in checks if check.is_wrong]
     unseen = sum(check.verdict == "not allowed to look" for check in checks)
     answered = sum(check.verdict != "not applicable" for check in checks) - unseen
-    end = f"; {unseen} skipped for lack of a permission" if unseen else ""
-    verdict = f"{len(wrong)} wrong: {', '.join(wrong)}" if wrong else "nothing wrong"
+    end = ""
+    if unseen:
+        end = f"; {unseen} skipped for lack of a permission"
+
+    verdict = "nothing wrong"
+    if wrong:
+        verdict = f"{len(wrong)} wrong: {', '.join(wrong)}"
 
     return f"{count(answered, 'check')}, {verdict}{end}"

@@ -199,7 +199,10 @@ def plan_lines(plan: Plan, cases: Sequence[Case]) -> Iterator[str]:
 def scorecard_lines(card: Scorecard) -> Iterator[str]:
     """Yield the scorecard as a table, then the details of each drill and what to change."""
     reference = card.reference
-    steps = f", {max(reference.steps):g} steps" if reference.steps else ""
+    steps = ""
+    if reference.steps:
+        steps = f", {max(reference.steps):g} steps"
+
     compared = "no files or metrics to compare runs by"
     if reference.trained.by:
         compared = f"runs are compared by {reference.trained.by}"
@@ -226,8 +229,15 @@ def look_at(folder: str, *words: str) -> str:
 
 
 def _row(result: Result) -> tuple[str, ...]:
-    lost = "-" if result.steps_lost is None else f"{result.steps_lost:g}"
-    took = format_duration(result.seconds) if result.runs else "-"
+    if result.steps_lost is None:
+        lost = "-"
+    else:
+        lost = f"{result.steps_lost:g}"
+
+    took = "-"
+    if result.runs:
+        took = format_duration(result.seconds)
+
     return (result.drill, result.verdict.value, lost, took)
 
 

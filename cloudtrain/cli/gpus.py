@@ -99,12 +99,15 @@ def _gpu_and_count(text: str) -> tuple[str, int | None]:
 
 
 def _refreshed_text(read: Refreshed) -> str:
-    where = read.regions[0] if len(read.regions) == 1 else count(len(read.regions), "region")
-    odd = (
-        f"; {count(read.left_out, 'machine')} without a usable price left out"
-        if read.left_out
-        else ""
-    )
+    if len(read.regions) == 1:
+        where = read.regions[0]
+    else:
+        where = count(len(read.regions), "region")
+
+    odd = ""
+    if read.left_out:
+        odd = f"; {count(read.left_out, 'machine')} without a usable price left out"
+
     return f"{read.provider}: {count(read.prices, 'price')} of {where} read and stored{odd}"
 
 

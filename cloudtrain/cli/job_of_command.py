@@ -32,7 +32,11 @@ class JobCommand(click.Command):
 
         The error of an unknown option shows how to pass it to the program.
         """
-        at = args.index("--") if "--" in args else len(args)
+        if "--" in args:
+            at = args.index("--")
+        else:
+            at = len(args)
+
         ctx.meta[_ARGUMENTS] = tuple(args[at + 1 :])
         own_args = args[:at]
 

@@ -80,7 +80,11 @@ def list_command(
     if not everything:
         runs = _with_sweeps(runs, folder)
 
-    shown = runs if everything else runs[:DEFAULT_LIMIT]
+    if everything:
+        shown = runs
+    else:
+        shown = runs[:DEFAULT_LIMIT]
+
     print_output(_table_of(shown))
 
     for run in shown:
@@ -135,11 +139,11 @@ def _table_of(runs: Sequence[dict[str, Any]]) -> str:
 
     for run in runs:
         begin = run["started"] or run["created"]
-        took = (
-            ""
-            if _is_as_last_seen(run)
-            else format_duration(max(0.0, (run["ended"] or now) - begin))
-        )
+        if _is_as_last_seen(run):
+            took = ""
+        else:
+            took = format_duration(max(0.0, (run["ended"] or now) - begin))
+
         owner = (run["owner"] or "you",) if foreign else ()
         rows.append(
             (
@@ -170,7 +174,10 @@ def _table_of(runs: Sequence[dict[str, Any]]) -> str:
 def _format_state(run: dict[str, Any]) -> str:
     """Return the state in a list: `not started` if a submit was refused."""
     never = run["state"] == "failed" and not run["submitted"]
-    return "not started" if never else colour_state(run["state"])
+    if never:
+        return "not started"
+
+    return colour_state(run["state"])
 
 
 def _is_as_last_seen(run: dict[str, Any]) -> bool:

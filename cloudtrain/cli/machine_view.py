@@ -26,11 +26,10 @@ def machine_lines(plan: Plan) -> list[str]:
     if choice is None or plan.is_rehearsal:
         return []
 
-    origin = (
-        plan.where("resources.instance")
-        if plan.spec.resources.instance.get(plan.target.provider)
-        else ""
-    )
+    origin = ""
+    if plan.spec.resources.instance.get(plan.target.provider):
+        origin = plan.where("resources.instance")
+
     lines = [f"{choice.reason}{f'  ← {origin}' if origin else ''}"]
 
     if choice.cheaper:
@@ -54,11 +53,17 @@ def elsewhere(plan: Plan) -> str:
 
 def _offer(offer: Offer, plan: Plan) -> str:
     price = _price_date(offer)
-    where = f"{offer.provider}, " if offer.provider != plan.target.provider else ""
+    where = ""
+    if offer.provider != plan.target.provider:
+        where = f"{offer.provider}, "
+
     if where and offer.region not in price:
         where += f"{offer.region}, "
 
-    gpus = f"{offer.gpus} x {offer.gpu}, " if offer.gpus else ""
+    gpus = ""
+    if offer.gpus:
+        gpus = f"{offer.gpus} x {offer.gpu}, "
+
     usd = offer.usd_per_hour * plan.spec.resources.nodes
 
     return f"{offer.instance_type} {usd:.2f} USD/h ({gpus}{where}{price})"
@@ -67,7 +72,10 @@ def _offer(offer: Offer, plan: Plan) -> str:
 def _price_date(offer: Offer) -> str:
     if NOT_CHECKED in offer.source:
         return f"{offer.as_of} {offer.source}"
-    return f"price of {offer.as_of}" if offer.as_of else offer.source
+    if not offer.as_of:
+        return offer.source
+
+    return f"price of {offer.as_of}"
 
 
 def offers_table(

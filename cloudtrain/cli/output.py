@@ -72,17 +72,19 @@ def print_log_line(
         print_json(document if trial is None else {"trial": trial, **document}, indent=None)
         return
 
-    source = f"[{line.source or f'node {line.node}'}] " if names_source else ""
+    source = ""
+    if names_source:
+        source = f"[{line.source or f'node {line.node}'}] "
+
     write_log(source if trial is None else f"[trial {trial}] {source}", line.text)
 
 
 def colour_state(state: str) -> str:
     """Return a state, in its colour if colours are shown."""
-    return (
-        click.style(state, fg=STATE_COLOURS[state])
-        if state in STATE_COLOURS and coloured(sys.stdout)
-        else state
-    )
+    if state in STATE_COLOURS and coloured(sys.stdout):
+        return click.style(state, fg=STATE_COLOURS[state])
+
+    return state
 
 
 def command(*words: str) -> str:
@@ -108,7 +110,10 @@ def abbreviate_home(path: str | Path) -> str:
     """Return a path with the home folder as `~`."""
     text = str(path)
     home = str(Path.home())
-    return "~" + text[len(home) :] if text.startswith(home + os.sep) else text
+    if not text.startswith(home + os.sep):
+        return text
+
+    return "~" + text[len(home) :]
 
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
@@ -129,7 +134,11 @@ def _padded(cell: str, width: int) -> str:
 
 def _width(text: str) -> int:
     """Return the columns of a text on a terminal; ideographs take two."""
-    shown = click.unstyle(text) if "\x1b" in text else text
+    if "\x1b" in text:
+        shown = click.unstyle(text)
+    else:
+        shown = text
+
     if shown.isascii():
         return len(shown)
     return sum(2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in shown)
@@ -137,11 +146,10 @@ def _width(text: str) -> int:
 
 def count(number: int, word: str) -> str:
     """Return `1 node`, `2 processes`."""
-    return (
-        f"{number} {word}"
-        if number == 1
-        else f"{number} {word}{'es' if word.endswith('s') else 's'}"
-    )
+    if number == 1:
+        return f"{number} {word}"
+
+    return f"{number} {word}{'es' if word.endswith('s') else 's'}"
 
 
 def format_age(seconds: float, timestamp: float) -> str:
@@ -168,7 +176,10 @@ def sparkline(values: Sequence[float], width: int = 32) -> str:
 def short_name(name: str) -> str:
     """Return the name of a metric on one line, cut with an ellipsis."""
     text = one_line(name)
-    return text if len(text) <= MAX_NAME else text[: MAX_NAME - 1] + "…"
+    if len(text) <= MAX_NAME:
+        return text
+
+    return text[: MAX_NAME - 1] + "…"
 
 
 def learning_curves(curves: Mapping[str, Sequence[float]]) -> list[str]:
@@ -227,7 +238,10 @@ def _issue(issue: Issue, width: int) -> Iterator[str]:
 
 
 def _hint(hint: str | None, width: int) -> list[str]:
-    return ["  " + line for line in _labelled("hint:", hint, width - 2)] if hint else []
+    if not hint:
+        return []
+
+    return ["  " + line for line in _labelled("hint:", hint, width - 2)]
 
 
 def _labelled(word: str, text: str, width: int) -> list[str]:
@@ -237,7 +251,11 @@ def _labelled(word: str, text: str, width: int) -> list[str]:
     """
     lines = []
     for number, paragraph in enumerate(printable(text).splitlines() or [""]):
-        first = f"{word} " if number == 0 else " " * 2
+        if number == 0:
+            first = f"{word} "
+        else:
+            first = " " * 2
+
         lines += textwrap.wrap(
             first + paragraph,
             width,
@@ -260,7 +278,11 @@ def _source(origin: str, width: int) -> list[str]:
     number = place["line"]
     column = int(place["column"] or 0) - 1
     room = width - len(number) - 7
-    start = max(0, column - room + 20) if column > room - 20 else 0
+    if column > room - 20:
+        start = max(0, column - room + 20)
+    else:
+        start = 0
+
     shown = one_line(text[start : start + room].replace("\t", " "))
     lines = [f"  {number} | {shown}".rstrip()]
 
@@ -283,8 +305,7 @@ def _line_of(file: str, number: int) -> str | None:
     except (OSError, ValueError):
         return None
 
-    return (
-        lines[number - 1].rstrip()
-        if 0 < number <= len(lines) and lines[number - 1].strip()
-        else None
-    )
+    if 0 < number <= len(lines) and lines[number - 1].strip():
+        return lines[number - 1].rstrip()
+
+    return None

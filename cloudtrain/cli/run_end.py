@@ -81,7 +81,10 @@ def rerun_elsewhere(run: Run) -> str:
     """Return the command for the other machines of the run's list; empty if there are none."""
     overrides = RunRecord(run.folder).other_machines
     sets = (word for text in overrides for word in ("--set", text))
-    return command("rerun", run.id, *sets) if overrides else ""
+    if not overrides:
+        return ""
+
+    return command("rerun", run.id, *sets)
 
 
 def _report_failure(run: Run, state: RunState, took: str) -> None:
@@ -91,7 +94,11 @@ def _report_failure(run: Run, state: RunState, took: str) -> None:
     if cause and cause.file:
         print_message(f"  {one_line(source_line(cause))}")
 
-    hint = hint_for(cause) if cause else hint_for_message(state.reason)
+    if cause:
+        hint = hint_for(cause)
+    else:
+        hint = hint_for_message(state.reason)
+
     if hint:
         print_message(f"  hint: {indented(hint, 8)}")
 
@@ -122,7 +129,10 @@ def source_line(cause: Cause) -> str:
 
 def format_artifact(place: str) -> str:
     """Return the location of an artifact: a local folder with a slash, or a URI."""
-    return place if "://" in place else abbreviate_home(place) + "/"
+    if "://" in place:
+        return place
+
+    return abbreviate_home(place) + "/"
 
 
 def format_cost(state: RunState) -> str:

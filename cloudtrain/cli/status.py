@@ -84,7 +84,10 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
         return
 
     size = f"{count(state.nodes, 'node')} x {count(state.processes, 'process')}"
-    as_what = f" as {state.contract}" if _is_rehearsal(state.to_json()) else ""
+    as_what = ""
+    if _is_rehearsal(state.to_json()):
+        as_what = f" as {state.contract}"
+
     print_output(
         f"{target.id}  {colour_state(state.state)}  {size}, {one_line(state.provider + as_what)}"
     )
@@ -138,11 +141,10 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
         rows.append(("machines", f"{state.nodes} x {state.instance}"))
 
     if state.image:
-        digest = (
-            f" ({state.image_digest})"
-            if state.image_digest and state.image_digest not in state.image
-            else ""
-        )
+        digest = ""
+        if state.image_digest and state.image_digest not in state.image:
+            digest = f" ({state.image_digest})"
+
         rows.append(("image", one_line(state.image + digest)))
 
     if state.phase and not state.has_ended:
@@ -175,7 +177,10 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
 
     if at.step is not None and not state.has_ended:
         eta = remaining_seconds(state, now)
-        remaining = f", {format_duration(eta)} left" if eta is not None else ""
+        remaining = ""
+        if eta is not None:
+            remaining = f", {format_duration(eta)} left"
+
         rows.append(("step", f"{at.step}/{'?' if at.steps is None else at.steps}{remaining}"))
 
     if state.metrics:

@@ -37,7 +37,10 @@ def stop_command(folder: str | None, /, run: str | None, as_json: bool, release:
     if not isinstance(target, Run):
         _stop_sweep(target, as_json)
     state = target.last_known()
-    owner = f", which {state.owner} has started" if state.owner else ""
+    owner = ""
+    if state.owner:
+        owner = f", which {state.owner} has started"
+
     if state.has_ended:
         print_message(f"{target.id} had ended already")
     else:

@@ -215,7 +215,11 @@ def more_command(
         trials = int(sweep)  # `sweep more 20`
         sweep = None
 
-    resumed = find_sweep(sweep, data_dir=folder) if sweep else _last_sweep(folder, trials)
+    if sweep:
+        resumed = find_sweep(sweep, data_dir=folder)
+    else:
+        resumed = _last_sweep(folder, trials)
+
     budget = Caps(usd=_amount("--max-cost", max_cost), seconds=_amount("--max-time", max_time))
     extension = resumed.plan_extension(trials, parallel=parallel, budget=budget)
     print_message("\n".join(extension_lines(resumed, extension)))
@@ -248,7 +252,10 @@ def _amount(flag: str, text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        return parse_money(text) if flag == "--max-cost" else float(parse_duration(text))
+        if flag == "--max-cost":
+            return parse_money(text)
+
+        return float(parse_duration(text))
     except ValueError as error:
         raise UsageError(f"{flag} {text}: {error}") from None
 

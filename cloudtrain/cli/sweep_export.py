@@ -66,4 +66,7 @@ def _as_csv(state: SweepState) -> str:
 
 def _cell(value: object) -> object:
     """Return a value as a program receives it: true and false as in job.yaml."""
-    return str(value).lower() if isinstance(value, bool) else value
+    if not isinstance(value, bool):
+        return value
+
+    return str(value).lower()

@@ -74,7 +74,11 @@ def _method(plan: SweepPlan) -> str:
     if definition.engine == "native":
         return get_provider(plan.job.target.provider).native_sweeps().method(plan.job)
 
-    engine = "" if definition.engine == "portable" else f", by the engine {definition.engine}"
+    if definition.engine == "portable":
+        engine = ""
+    else:
+        engine = f", by the engine {definition.engine}"
+
     return definition.method + engine
 
 
@@ -99,7 +103,10 @@ def _cost(plan: SweepPlan) -> str:
         return "unknown: no price of these machines is known"
 
     budget = plan.definition.budget.usd
-    held = f", the budget of {budget:.2f} USD holds" if budget is not None else ""
+    held = ""
+    if budget is not None:
+        held = f", the budget of {budget:.2f} USD holds"
+
     return f"at most {plan.worst_usd:.2f} USD: {trial_usd:.2f} USD a trial{held}"
 
 
@@ -232,21 +239,24 @@ def trial_table(state: SweepState, most: int = 0) -> str:
 def trial_line(state: SweepState, trial: Trial) -> str:
     """Return `trial 3  lr=0.001  completed  val_accuracy 0.98`, for a log."""
     values = " ".join(f"{key}={_value(value)}" for key, value in trial.parameters.items())
-    value = (
-        "" if trial.value is None else f"  {state.definition.metric} {format_number(trial.value)}"
-    )
-    reason = f": {trial.reason}" if trial.reason else ""
+    if trial.value is None:
+        value = ""
+    else:
+        value = f"  {state.definition.metric} {format_number(trial.value)}"
+
+    reason = ""
+    if trial.reason:
+        reason = f": {trial.reason}"
 
     return f"trial {trial.number}  {one_line(values)}  {trial.state}{value}{indented(reason, 4)}"
 
 
 def report(sweep: Sweep, state: SweepState) -> None:
     """Print the result of a sweep, its best trial, and the next commands."""
-    took = (
-        format_duration(max(0.0, (state.ended or time.time()) - state.started))
-        if state.started
-        else "0 s"
-    )
+    took = "0 s"
+    if state.started:
+        took = format_duration(max(0.0, (state.ended or time.time()) - state.started))
+
     print_message(
         f"{sweep.id} {colour_state(state.state)} after {took}: {indented(state.why_ended, 4)}"
     )
@@ -385,4 +395,7 @@ def as_listed(state: SweepState) -> dict[str, Any]:
 
 
 def _value(value: object) -> str:
-    return format_number(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return format_number(value)
+
+    return str(value)

@@ -91,19 +91,28 @@ def log_text(text: str, *, colours: bool) -> str:
 
 def label(word: str) -> str:
     """Return the label of a message on stderr, `hint:`, or marks `^^^`, in its colour."""
-    return click.style(word, fg=LABEL_COLOURS.get(word, "red")) if coloured(sys.stderr) else word
+    if not coloured(sys.stderr):
+        return word
+
+    return click.style(word, fg=LABEL_COLOURS.get(word, "red"))
 
 
 def mark(verdict: str) -> str:
     """Return the tick, cross or dash of a check, in its colour if stdout shows colours."""
     sign, colour = MARKS.get(verdict, ("-", ""))
-    return click.style(sign, fg=colour) if colour and coloured(sys.stdout) else sign
+    if colour and coloured(sys.stdout):
+        return click.style(sign, fg=colour)
+
+    return sign
 
 
 def labelled(text: str) -> str:
     """Return a message with its label in colour."""
     start = re.match(f"( *)({'|'.join(LABEL_COLOURS)})", text)
-    return f"{start[1]}{label(start[2])}{text[start.end() :]}" if start else text
+    if not start:
+        return text
+
+    return f"{start[1]}{label(start[2])}{text[start.end() :]}"
 
 
 def write(text: str = "", *, err: bool = False, wraps: bool = False) -> None:
@@ -199,7 +208,10 @@ def redraw(text: str) -> None:
 
 def redraw_lines(lines: Sequence[str], before: int) -> None:
     """Replace the last `before` lines on a terminal's stderr."""
-    back = f"\x1b[{before}A\x1b[J" if before else ""
+    back = ""
+    if before:
+        back = f"\x1b[{before}A\x1b[J"
+
     sys.stderr.write(back + "".join(f"{one_line(line)}\n" for line in lines))
     sys.stderr.flush()
 
@@ -236,9 +248,11 @@ def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], No
             return
 
         shown = True
-        amount = (
-            f"{format_size(done)} of {format_size(total)}" if bytes_ else f"{done}/{total} files"
-        )
+        if bytes_:
+            amount = f"{format_size(done)} of {format_size(total)}"
+        else:
+            amount = f"{done}/{total} files"
+
         redraw("" if done >= total else f"{label} {bar(done, total, 24)} {amount}")
 
     return draw

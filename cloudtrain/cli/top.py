@@ -87,7 +87,10 @@ def _frame(update: Update, lines: Any, terms: Terms, height: int) -> list[str]:
         height=height,
     )
 
-    return [*found, f"asking again: {update.last_error}"[:width]] if update.last_error else found
+    if not update.last_error:
+        return found
+
+    return [*found, f"asking again: {update.last_error}"[:width]]
 
 
 MAX_CURVES = 8
@@ -127,7 +130,9 @@ def screen(
 def _headline(state: RunState) -> str:
     size = f"{state.nodes} x {state.processes} ranks"
     where = f"{state.provider}" + (f", {state.instance}" if state.instance else "")
-    restarts = f"  {state.restarts} restarts" if state.restarts else ""
+    restarts = ""
+    if state.restarts:
+        restarts = f"  {state.restarts} restarts"
 
     return f"{state.run_id}  {state.state}  {size}  {where}{restarts}"
 
@@ -148,7 +153,10 @@ def _cost(state: RunState, terms: Terms, time: float) -> str:
 
 
 def _progress(state: RunState, time: float, width: int) -> list[str]:
-    return [] if state.has_ended else [progress_line(state, time, width)]
+    if state.has_ended:
+        return []
+
+    return [progress_line(state, time, width)]
 
 
 def _curves(state: RunState, width: int) -> list[str]:
@@ -199,7 +207,10 @@ def _machines(state: RunState, time: float) -> list[str]:
 
         lines += ["  ".join(parts), *_gpus(usage)]
 
-    return [*lines, ""] if lines else []
+    if not lines:
+        return []
+
+    return [*lines, ""]
 
 
 def _gpus(usage: Usage) -> list[str]:
@@ -273,4 +284,7 @@ def _amount(used: float, total: float) -> str:
 
 
 def _by_number(name: str) -> tuple[int, str]:
-    return (int(name), "") if name.isdecimal() and len(name) < 10 else (10**9, name)
+    if name.isdecimal() and len(name) < 10:
+        return (int(name), "")
+
+    return (10**9, name)

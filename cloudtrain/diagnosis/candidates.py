@@ -266,7 +266,10 @@ class Candidate:
     def members(self) -> list[Candidate]:
         """Return itself and its chain, the likely cause first."""
         members = [self, *self.chain]
-        return members[::-1] if self.is_direct else members
+        if not self.is_direct:
+            return members
+
+        return members[::-1]
 
     def explain(self) -> None:
         """Take the rule of the first member that says most."""

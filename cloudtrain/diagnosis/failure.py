@@ -152,12 +152,17 @@ def _headline(candidate: Candidate) -> str:
         return candidate.line.text[:MAX_HEADLINE]
 
     rank = candidate.line.rank
-    who = f"rank {rank}" if rank is not None else "the program"
+    who = "the program"
+    if rank is not None:
+        who = f"rank {rank}"
 
     if not raised.name:
         return f"{who} failed: {candidate.line.text}"[:MAX_HEADLINE]
 
-    where = f" ({raised.place})" if raised.place else ""
+    where = ""
+    if raised.place:
+        where = f" ({raised.place})"
+
     text = f"{who} raised {raised.name}{_message(raised)}{where}"
     word = "with" if GROUP.search(raised.name) else "from"
 
@@ -169,13 +174,20 @@ def _headline(candidate: Candidate) -> str:
 
 
 def _message(raised: Raised) -> str:
-    return f": {raised.message}" if raised.message else ""
+    if not raised.message:
+        return ""
+
+    return f": {raised.message}"
 
 
 def _explained_text(candidate: Candidate, rule: Rule) -> str:
     """Return the line of the member that the rule explains."""
     members = [member for member in candidate.members if member.rule is rule]
-    member = members[0] if members else candidate
+    if members:
+        member = members[0]
+    else:
+        member = candidate
+
     return member.line.text + member.more
 
 
@@ -220,7 +232,10 @@ def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
     cause = state.error
     if cause is None:
         says_nothing = whole.confidence == "none" and not whole.evidence and not whole.last_lines
-        return replace(whole, cause=state.reason) if says_nothing and state.reason else whole
+        if says_nothing and state.reason:
+            return replace(whole, cause=state.reason)
+
+        return whole
 
     own = _candidate_of(cause)
     better = _better(own, cause, search)
@@ -304,11 +319,11 @@ def diagnose_limit(folder: RunFolder, state: RunState) -> Diagnosis | None:
     if diagnosis.rule.name != "time-is-up":
         return diagnosis
 
-    limit = (
-        "limits.max_wait"
-        if "limits.max_wait" in state.reason
-        else terms_of(folder).limit or "limits.max_runtime"
-    )
+    if "limits.max_wait" in state.reason:
+        limit = "limits.max_wait"
+    else:
+        limit = terms_of(folder).limit or "limits.max_runtime"
+
     step = state.checkpoint.step if state.checkpoint else None
     restart = "no checkpoint was told of, so that a rerun begins at the start"
 

@@ -36,12 +36,19 @@ class Evidence:
     @property
     def place(self) -> str:
         """Source and rank, such as `train.log:12`, `rank 3 (node 1)`, or both."""
-        where = f"{self.source}:{self.line}" if self.line else self.source
+        if self.line:
+            where = f"{self.source}:{self.line}"
+        else:
+            where = self.source
+
         if self.rank is None:
             return where
 
         who = f"rank {self.rank}" + (f" (node {self.node})" if self.node is not None else "")
-        return f"{who}, {where}" if where else who
+        if not where:
+            return who
+
+        return f"{who}, {where}"
 
 
 _ESCAPES = re.compile(
@@ -117,8 +124,15 @@ def _without_prefixes(text: str) -> tuple[str, int | None, int | None]:
 
         at = match.end()
         named = next((match[name] for name in "abcd" if match[name]), None)
-        rank = int(named) if named and len(named) < 7 else rank
-        node = int(match["n"]) if match["n"] and len(match["n"]) < 7 else node
+        if named and len(named) < 7:
+            rank = int(named)
+        else:
+            rank = rank
+
+        if match["n"] and len(match["n"]) < 7:
+            node = int(match["n"])
+        else:
+            node = node
 
     if rank is None and (rank_match := _RANK_TOLD.search(text, at)):
         rank = int(rank_match[1])
@@ -172,7 +186,10 @@ def _plain(blocks: Iterator[bytes], notes: list[str]) -> Iterator[bytes]:
     """Yield the decompressed blocks of a file."""
     first = next(blocks, b"")
     blocks = _with_first(first, blocks)
-    return _unzipped(blocks, notes) if first.startswith(_GZIP) else blocks
+    if not first.startswith(_GZIP):
+        return blocks
+
+    return _unzipped(blocks, notes)
 
 
 def _with_first(first: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -200,7 +217,10 @@ def _unzipped(blocks: Iterator[bytes], notes: list[str]) -> Iterator[bytes]:
             if plain:
                 yield plain
 
-            remainder = member.unused_data.lstrip(b"\0") if member.eof else member.unconsumed_tail
+            if member.eof:
+                remainder = member.unused_data.lstrip(b"\0")
+            else:
+                remainder = member.unconsumed_tail
 
     while plain := member.decompress(b"", _BLOCK) if not member.eof else b"":
         yield plain
@@ -215,7 +235,10 @@ def _messages(line: str) -> list[str]:
         return [line]
 
     level = _LEVEL.search(line)
-    mark = f"{level[1].upper()}: " if level and len(messages) == 1 else ""
+    mark = ""
+    if level and len(messages) == 1:
+        mark = f"{level[1].upper()}: "
+
     return [mark + part for text in messages for part in _unquoted(text).split("\n") if part]
 
 

@@ -55,7 +55,10 @@ class Rule:
 
     def remedy_for(self, text: str) -> str:
         """Return the remedy for the matching line."""
-        return self.remedy if isinstance(self.remedy, str) else self.remedy(text)
+        if isinstance(self.remedy, str):
+            return self.remedy
+
+        return self.remedy(text)
 
 
 @cache
@@ -85,10 +88,16 @@ def sagemaker_quota(message: str) -> str:
         )
     limit = re.search(r"service limit '([^']+)'", message)
     usage = re.search(r"(ml\.[a-z0-9-]+\.[a-z0-9]+)([^'\".]*usage)?", message)
-    name = limit[1] if limit else ""
+    name = ""
+    if limit:
+        name = limit[1]
+
     if not limit and usage:  # older messages: "for training-job/ml.p2.xlarge is 0"
         name = usage[1] + (usage[2] or " for training job usage")
-    quota = f"'{name}'" if name else "the instance type's training job usage"
+    quota = "the instance type's training job usage"
+    if name:
+        quota = f"'{name}'"
+
     remedy = f"ask for more in the console: Service Quotas > Amazon SageMaker > {quota}"
     if usage or not name:
         return f"{remedy}; or name another instance type"
@@ -100,7 +109,10 @@ def azure_quota(message: str) -> str:
     match = re.search(r"\b([Ss]tandard\w+Family)\b", message) or re.search(
         r"[Ff]amily '?([\w ]+?)'?[ .,]", message
     )
-    quota = f" of {match[1]}" if match else ""
+    quota = ""
+    if match:
+        quota = f" of {match[1]}"
+
     return (
         f"ask for more{quota} in the studio: Quota > Azure Machine Learning > the workspace's"
         " region; or another size"

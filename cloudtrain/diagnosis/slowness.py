@@ -88,7 +88,10 @@ class Slowness:
     @property
     def gain(self) -> float:
         """Maximum speed-up without the cause."""
-        return 1.0 if self.cause in ("compute", "unknown") else 1 / max(1 - self.share, 0.01)
+        if self.cause in ("compute", "unknown"):
+            return 1.0
+
+        return 1 / max(1 - self.share, 0.01)
 
     @property
     def is_slow(self) -> bool:
@@ -148,7 +151,10 @@ def _option(argv: Sequence[str], name: str) -> str:
 
 
 def _whole(text: str) -> int:
-    return max(1, int(text)) if text.isdecimal() else 1
+    if not text.isdecimal():
+        return 1
+
+    return max(1, int(text))
 
 
 def why_slow(
@@ -204,11 +210,10 @@ def _without_times(
     percent = utilization.gpu_percent if utilization else None
     reports = bool(times.steps or times.warm_up)
     if reports or percent is None:
-        few = (
-            f"only {times.steps} steps after the first ones"
-            if reports
-            else "no step times were reported"
-        )
+        few = "no step times were reported"
+        if reports:
+            few = f"only {times.steps} steps after the first ones"
+
         if times.steps >= LEAST_STEPS:
             few = "all steps after the first ones took less than a second"
 
@@ -242,7 +247,10 @@ _HOOK = "to measure it, add: from cloudtrain_job import timed; for batch in time
 
 def _idle_gpu_share(utilization: Utilization | None) -> float:
     percent = utilization.gpu_percent if utilization else None
-    return 1 - percent / 100 if percent is not None and percent < BUSY_GPU_PERCENT else 0.0
+    if percent is not None and percent < BUSY_GPU_PERCENT:
+        return 1 - percent / 100
+
+    return 0.0
 
 
 def _mean_share(totals: Ranks, phase: str) -> float:
@@ -325,7 +333,10 @@ def change_for(cause: str, share: float, setup: Setup, rank: int | None, phase: 
 
 
 def _about_straggler(rank: int | None, phase: str, setup: Setup) -> str:
-    where = f"the machine of rank {rank}" if setup.nodes > 1 else "this machine's other work"
+    where = "this machine's other work"
+    if setup.nodes > 1:
+        where = f"the machine of rank {rank}"
+
     if phase == "data":
         return f"check what rank {rank} reads: its files may be larger, or its disk slower"
     return (

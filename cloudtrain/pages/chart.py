@@ -44,7 +44,11 @@ class Axis:
         """Return the position of a value."""
         # Halves: 1e308 and -1e308 lie too far apart.
         span = self.high / 2 - self.low / 2
-        share = (value / 2 - self.low / 2) / span if span > 0 else 0.5
+        if span > 0:
+            share = (value / 2 - self.low / 2) / span
+        else:
+            share = 0.5
+
         return self.start + (self.end - self.start) * min(max(share, 0.0), 1.0)
 
     def ticks(self) -> Sequence[tuple[float, str]]:
@@ -85,7 +89,11 @@ def labels_of(numbers: Sequence[float]) -> Sequence[str]:
 
 def x_axis(name: str, low: float, high: float, *, counts: bool = True) -> Axis:
     """Return the axis to the right."""
-    high = high if high > low else low + 1
+    if high > low:
+        high = high
+    else:
+        high = low + 1
+
     return Axis(name, low, high, MARGIN, WIDTH - MARGIN, counts)
 
 
@@ -182,7 +190,11 @@ def thinned(points: Sequence[Point]) -> Sequence[Sequence[Point]]:
 
     Of points in one place keep the lowest and the highest, so that no peak is lost.
     """
-    every = 1 if len(points) <= MAX_POINTS else math.ceil(2 * len(points) / MAX_POINTS)
+    if len(points) <= MAX_POINTS:
+        every = 1
+    else:
+        every = math.ceil(2 * len(points) / MAX_POINTS)
+
     pieces: list[list[Point]] = [[]]
     for begin in range(0, len(points), every):
         finite = [point for point in points[begin : begin + every] if math.isfinite(point[1])]

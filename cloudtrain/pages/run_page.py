@@ -131,8 +131,14 @@ def failure_of(run: Run, state: RunState) -> Failure:
         paragraphs.append(f"What to do: {diagnosis.remedy}")
 
     error = state.error
-    traceback = error.traceback or error.stack if error else ""
-    last_lines = last_lines_of(run, error.rank) if error and error.rank >= 0 else ""
+    traceback = ""
+    if error:
+        traceback = error.traceback or error.stack
+
+    last_lines = ""
+    if error and error.rank >= 0:
+        last_lines = last_lines_of(run, error.rank)
+
     return Failure(
         [text[:MAX_TEXT] for text in paragraphs],
         {
@@ -287,4 +293,7 @@ def _plain(value: Any) -> str:
         return ""
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_plain, value))
-    return format_number(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return format_number(value)
+
+    return str(value)

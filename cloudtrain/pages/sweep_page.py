@@ -92,7 +92,11 @@ def over_trials(state: SweepState) -> Chart:
         at = x.at(trial.number)
         marks.append(mark(state, trial, at, HEIGHT if value is None else y.at(value)))
         if value is not None and trial.state not in ("failed", "too_large"):
-            best = value if best is None else better(best, value)
+            if best is None:
+                best = value
+            else:
+                best = better(best, value)
+
             best_so_far.append((at, y.at(best)))
 
     return Chart(

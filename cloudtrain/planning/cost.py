@@ -52,7 +52,10 @@ class CostEstimate:
     @property
     def usd_per_hour(self) -> float | None:
         """US dollars per hour of all machines; None if the price is unknown."""
-        return self.price.usd * self.nodes if self.price else None
+        if not self.price:
+            return None
+
+        return self.price.usd * self.nodes
 
     @property
     def worst_usd(self) -> float | None:
@@ -67,11 +70,17 @@ class CostEstimate:
     def kept_usd(self) -> float | None:
         """Part of `worst_usd` for warm machines; None if unknown."""
         per_hour = self.usd_per_hour
-        return None if per_hour is None else per_hour * self.kept_seconds / HOUR
+        if per_hour is None:
+            return None
+
+        return per_hour * self.kept_seconds / HOUR
 
     def age_days(self, now: float) -> int | None:
         """Return the age of the price in days, or None."""
-        return self.price.age_days(now) if self.price else None
+        if not self.price:
+            return None
+
+        return self.price.age_days(now)
 
 
 def estimate_cost(

@@ -61,7 +61,10 @@ def _named(instruction: str, arguments: str) -> Iterator[str]:
         return
 
     try:
-        words = json.loads(arguments) if arguments.startswith("[") else arguments.split()
+        if arguments.startswith("["):
+            words = json.loads(arguments)
+        else:
+            words = arguments.split()
     except ValueError:
         raise Unclear from None
 

@@ -95,7 +95,10 @@ class JobDocument:
         for item in fields(self):
             value = getattr(self, item.name)
             if value != item.default:
-                document[item.name] = list(value) if isinstance(value, tuple) else value
+                if isinstance(value, tuple):
+                    document[item.name] = list(value)
+                else:
+                    document[item.name] = value
 
         return document
 
@@ -187,12 +190,18 @@ def _values(value: Any, argv: tuple[str, ...]) -> Any:
         return {ARGUMENT: argv.index(value)}
     if isinstance(value, Mapping):
         return {key: _values(item, argv) for key, item in value.items()}
-    return [_values(item, argv) for item in value] if isinstance(value, (list, tuple)) else value
+    if not isinstance(value, (list, tuple)):
+        return value
+
+    return [_values(item, argv) for item in value]
 
 
 def command_words(spec: JobSpec) -> tuple[str, ...]:
     """Return the words of a command that runs without torchrun; none for other jobs."""
-    return tuple(shlex.split(spec.entrypoint or "")) if spec.launcher == "none" else ()
+    if spec.launcher != "none":
+        return ()
+
+    return tuple(shlex.split(spec.entrypoint or ""))
 
 
 def entrypoint_of(spec: JobSpec) -> tuple[str, str]:

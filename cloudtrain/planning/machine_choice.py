@@ -60,7 +60,10 @@ def _elsewhere(
     """Return an offer of the same machine in a region where its price is known."""
     row = find_instance(local_prices.provider, instance_type)
     market = price_in_another_region(instance_type, local_prices, settings) if row else None
-    return offer(row, market) if row and market else None
+    if row and market:
+        return offer(row, market)
+
+    return None
 
 
 CHEAPER = 0.95
@@ -137,9 +140,11 @@ def _reason(need: Wanted, types: Sequence[str], market: RegionalPrices) -> str:
     model = next(
         (name for name in need.models if _has(find_instance(market.provider, types[0]), name)), ""
     )
-    need_words = (
-        f"{need.gpus} x {model}" if model else f"{need.gpus} GPU{'s' if need.gpus > 1 else ''}"
-    )
+    if model:
+        need_words = f"{need.gpus} x {model}"
+    else:
+        need_words = f"{need.gpus} GPU{'s' if need.gpus > 1 else ''}"
+
     rows = [
         row
         for row in instances(market.provider)

@@ -154,7 +154,10 @@ class Plan:
     @property
     def gpus(self) -> int:
         """GPUs per node that the job uses."""
-        return (self.spec.resources.gpus or 0) if self.target.gpus is None else self.target.gpus
+        if self.target.gpus is not None:
+            return self.target.gpus
+
+        return self.spec.resources.gpus or 0
 
     @property
     def processes(self) -> int:
@@ -185,7 +188,10 @@ class Plan:
         keys = path
         while keys and keys not in self.origins:
             cut = max(keys.rfind("."), keys.rfind("["))
-            keys = keys[:cut] if cut > 0 else ""
+            if cut > 0:
+                keys = keys[:cut]
+            else:
+                keys = ""
 
         return self.origins.get(keys, "")
 
@@ -287,7 +293,10 @@ def _unsupported(spec: JobSpec, target: Target) -> list[Issue]:
             )
             continue
 
-        scheme = uri.partition("://")[0].lower() if "://" in uri else ""
+        scheme = ""
+        if "://" in uri:
+            scheme = uri.partition("://")[0].lower()
+
         if scheme not in target.declaration.input_schemes:
             example = target.declaration.input_example
             hint = f"name one per provider: {{{name}: '{example}', {_owner(scheme)}: '{uri}'}}"
@@ -297,11 +306,11 @@ def _unsupported(spec: JobSpec, target: Target) -> list[Issue]:
 
     for key, locations in spec.secrets.items():
         if target.location_for(locations) is None:
-            hint = (
-                f"add {name}: 'env:{key}'"
-                if "env" in target.declaration.secret_stores
-                else f"add {name}: …"
-            )
+            if "env" in target.declaration.secret_stores:
+                hint = f"add {name}: 'env:{key}'"
+            else:
+                hint = f"add {name}: …"
+
             issues.append(Issue(("secrets", key), f"has no URI for provider {name}", hint))
 
     return issues

@@ -35,7 +35,10 @@ class PlannedImage:
         """Packages of the image; None for an unknown image."""
         if self.recipe is None:
             return self.contents
-        return our_contents(self.recipe.kind) if self.recipe.kind else None
+        if not self.recipe.kind:
+            return None
+
+        return our_contents(self.recipe.kind)
 
 
 class ImageSelection(NamedTuple):

@@ -20,7 +20,10 @@ Rules = Mapping[str, Mapping[str, Any]]
 def argument_of(key: str) -> str:
     """Return the argument of a setting, or "" for other settings."""
     path = override_of(key, 0).partition("=")[0]
-    return path.removeprefix("args.") if path.startswith("args.") else ""
+    if not path.startswith("args."):
+        return ""
+
+    return path.removeprefix("args.")
 
 
 def variable_of(key: str) -> str:
@@ -106,7 +109,10 @@ def _rule(dimension: Dimension) -> dict[str, Any]:
 
 
 def _flag(argument: str) -> str:
-    return argument if argument.startswith("-") else f"--{argument}"
+    if argument.startswith("-"):
+        return argument
+
+    return f"--{argument}"
 
 
 def _groups(arguments: Arguments) -> dict[str, list[str]]:
@@ -114,7 +120,13 @@ def _groups(arguments: Arguments) -> dict[str, list[str]]:
     words = list(arguments.argv)
     groups = {}
     for key, value in arguments.values.items() if isinstance(arguments.values, Mapping) else ():
-        count = 0 if value is False else 1 if value is True else 2
+        if value is False:
+            count = 0
+        elif value is True:
+            count = 1
+        else:
+            count = 2
+
         if isinstance(value, (list, tuple)):
             count = 1 + len(value)
 

@@ -77,7 +77,10 @@ class RunFolder:
         for path, kind in (required or {}).items():
             value: Any = document
             for key in path.split("."):
-                value = value.get(key, _MISSING) if isinstance(value, dict) else _MISSING
+                if isinstance(value, dict):
+                    value = value.get(key, _MISSING)
+                else:
+                    value = _MISSING
 
             if not isinstance(value, kind):
                 raise self.damaged(f"{name} cannot be read: it does not say {path}")

@@ -52,7 +52,10 @@ class Forecast:
 
 def _likely(value: float | None) -> dict[str, float] | None:
     """Return a value under the key that it has had since it was part of an interval."""
-    return None if value is None else {"likely": round(value, 3)}
+    if value is None:
+        return None
+
+    return {"likely": round(value, 3)}
 
 
 def forecast(state: RunState, terms: Terms | None = None, *, now: float) -> Forecast | None:
@@ -80,7 +83,11 @@ def usd_so_far(state: RunState, terms: Terms, now: float) -> float | None:
         return None
 
     # Machines taken away are free.
-    waits = now - state.waiting_since if state.waiting_since else 0.0
+    if state.waiting_since:
+        waits = now - state.waiting_since
+    else:
+        waits = 0.0
+
     return terms.usd_per_hour * max(0.0, state.seconds(now) - state.waited - waits) / HOUR
 
 
@@ -126,7 +133,10 @@ def _evaluating(state: RunState, steps: float, pace: float) -> float:
     pauses = laps.pauses.get("evaluating")
 
     if schedule is None or schedule.evaluations is None:
-        return _times(state, pauses, steps) * pauses.mean if pauses else 0.0
+        if not pauses:
+            return 0.0
+
+        return _times(state, pauses, steps) * pauses.mean
 
     count = schedule.evaluations - math.floor(schedule.evaluations * laps.step / steps + 1e-9)
     if count <= 0:

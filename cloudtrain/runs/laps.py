@@ -56,7 +56,10 @@ class Pauses:
     @property
     def mean(self) -> float:
         """Mean seconds of a pause."""
-        return self.seconds / self.count if self.count else 0.0
+        if not self.count:
+            return 0.0
+
+        return self.seconds / self.count
 
 
 @dataclass(slots=True)
@@ -145,11 +148,18 @@ class Laps:
             if seconds >= RECENT_SECONDS:
                 break
 
-        return seconds / steps if steps and seconds else None
+        if steps and seconds:
+            return seconds / steps
+
+        return None
 
     def leads_to(self, step: float | None) -> bool:
         """Return whether a step is at most one lap after the last."""
-        stride = self.laps[-1].steps if self.laps else 1.0
+        if self.laps:
+            stride = self.laps[-1].steps
+        else:
+            stride = 1.0
+
         return step is not None and 0 <= step - self.step <= stride
 
     def forgotten(self) -> Laps:

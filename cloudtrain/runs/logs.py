@@ -71,7 +71,10 @@ class LogLine:
     @property
     def rank(self) -> int | None:
         """Rank that printed it; None for the launcher and torchrun."""
-        return int(self.source[5:]) if self.source.startswith("rank ") else None
+        if not self.source.startswith("rank "):
+            return None
+
+        return int(self.source[5:])
 
 
 _TAG = re.compile(
@@ -230,9 +233,16 @@ def metric_line(event: Event) -> bytes | None:
     else:
         return None
 
-    who = f"rank {event.rank}" if event.rank >= 0 else f"node {event.node}"
+    if event.rank >= 0:
+        who = f"rank {event.rank}"
+    else:
+        who = f"node {event.node}"
+
     line = f"[{who} {kind}] {text}".replace("\n", " ").replace("\r", " ")
-    return line.encode("utf-8", "backslashreplace") if text else None
+    if not text:
+        return None
+
+    return line.encode("utf-8", "backslashreplace")
 
 
 def metrics_text(event: Metrics) -> str:

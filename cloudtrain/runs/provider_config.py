@@ -30,4 +30,7 @@ Config = TypeVar("Config", bound=ProviderConfig)
 
 def _frozen(value: Any) -> Any:
     """Return lists as tuples."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    if not isinstance(value, list):
+        return value
+
+    return tuple(map(_frozen, value))

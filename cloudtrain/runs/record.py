@@ -219,7 +219,10 @@ def other_machines(plan: Mapping[str, Any]) -> tuple[str, ...]:
     overrides = (f"resources.instance.{target.get('provider')}=[{', '.join(map(str, others))}]",)
     # Models of GPUs led to these machines, and cannot be set beside them.
     has_gpu = part_of(plan, "spec", "resources").get("gpu")
-    return (*overrides, "resources.gpu=null") if has_gpu else overrides
+    if not has_gpu:
+        return overrides
+
+    return (*overrides, "resources.gpu=null")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

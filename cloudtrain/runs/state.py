@@ -64,7 +64,10 @@ class Curve:
     @property
     def values(self) -> list[float]:
         """Points in order."""
-        return self.points if (self.count - 1) % self.stride == 0 else [*self.points, self.latest]
+        if (self.count - 1) % self.stride == 0:
+            return self.points
+
+        return [*self.points, self.latest]
 
 
 _MAX_SEQ = 1 << 63
@@ -83,7 +86,11 @@ class SeenEvents:
             return True  # no clock gives such a number, and an array cannot hold it
 
         sequence = self._sequences.setdefault((node, rank), array("q"))
-        at = len(sequence) if not sequence or seq > sequence[-1] else bisect_left(sequence, seq)
+        if not sequence or seq > sequence[-1]:
+            at = len(sequence)
+        else:
+            at = bisect_left(sequence, seq)
+
         if at < len(sequence) and sequence[at] == seq:
             return False
 
@@ -232,19 +239,26 @@ class RunState:
     @property
     def kept_until(self) -> float:
         """Time until which machines are kept after the end; 0 for none."""
-        return (
-            float(self.kept.until) if self.kept and self.has_ended and self.keeps_machines else 0.0
-        )
+        if self.kept and self.has_ended and self.keeps_machines:
+            return float(self.kept.until)
+
+        return 0.0
 
     @property
     def log_error(self) -> str:
         """Text `the log cannot be read: …` with the reason; empty if it is readable."""
-        return f"the log cannot be read: {self.log_unread.reason}" if self.log_unread else ""
+        if not self.log_unread:
+            return ""
+
+        return f"the log cannot be read: {self.log_unread.reason}"
 
     def seconds(self, now: float) -> float:
         """Return the seconds of its run up to `now`, a Unix timestamp, or its end."""
         begin = self.started or self.created
-        return max(0.0, (self.ended or now) - begin) if begin else 0.0
+        if not begin:
+            return 0.0
+
+        return max(0.0, (self.ended or now) - begin)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON for `--json` and scripts."""
@@ -296,4 +310,7 @@ def _fields(event: Event | None, *names: str) -> dict[str, Any] | None:
 
 def explain(state: RunState) -> str:
     """Return why a run ended, in one line: the first failing rank and its error. "" on success."""
-    return one_line(state.error) if state.error else state.reason
+    if not state.error:
+        return state.reason
+
+    return one_line(state.error)

@@ -44,7 +44,10 @@ class PhaseSums:
 
     def share(self, phase: str) -> float:
         """Return the share of the time of a phase, 0 to 1."""
-        return self.seconds.get(phase, 0.0) / self.wall if self.wall > 0 else 0.0
+        if self.wall > 0:
+            return self.seconds.get(phase, 0.0) / self.wall
+
+        return 0.0
 
 
 def sums_of(event: StepTimes) -> PhaseSums:
@@ -159,7 +162,10 @@ class Mean:
     @property
     def value(self) -> float:
         """Mean, or 0 without numbers."""
-        return self.total / self.count if self.count else 0.0
+        if not self.count:
+            return 0.0
+
+        return self.total / self.count
 
 
 @dataclass(slots=True)
@@ -182,4 +188,7 @@ class Utilization:
 
 def _mean(means: Iterable[Mean]) -> float | None:
     values = [mean.value for mean in means if mean.count]
-    return sum(values) / len(values) if values else None
+    if not values:
+        return None
+
+    return sum(values) / len(values)

@@ -190,10 +190,16 @@ def _content(stream: BufferedIOBase, member: tarfile.TarInfo) -> Iterator[bytes 
 def _parts(member: tarfile.TarInfo) -> list[tuple[int, int]]:
     """Return start and length of each part of a file; between them are holes."""
     parts: Any = member.sparse
-    return [(0, member.size)] if parts is None else [part for part in parts if part[1]]
+    if parts is None:
+        return [(0, member.size)]
+
+    return [part for part in parts if part[1]]
 
 
 def _plain(name: str) -> str | None:
     """Return a member's path below the folder, without a leading slash; None if it leads outside."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
-    return None if ".." in parts or "\0" in name else "/".join(parts)
+    if ".." in parts or "\0" in name:
+        return None
+
+    return "/".join(parts)

@@ -72,10 +72,16 @@ def input_problem(place: str) -> str | None:
     """Return why an input cannot be brought along, or is empty; None if it is fine."""
     files, problems = list_input(place)
     if problems:
-        more = f", and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
+        more = ""
+        if len(problems) > MAX_NAMED:
+            more = f", and {len(problems) - MAX_NAMED} more"
+
         return f"{place}: {', '.join(problems[:MAX_NAMED])}{more}"
 
-    return None if files else f"{place} is empty: the job would run on nothing"
+    if files:
+        return None
+
+    return f"{place} is empty: the job would run on nothing"
 
 
 def is_empty(place: str) -> bool:

@@ -239,7 +239,10 @@ def names_in(file: Path) -> frozenset[str] | None:
             names.add(node.asname or node.name.partition(".")[0])
 
     unclear = {"*", "__getattr__", "globals", "setattr", "exec", "eval", "vars"}
-    return frozenset(names) if names and unclear.isdisjoint(names) else None
+    if names and unclear.isdisjoint(names):
+        return frozenset(names)
+
+    return None
 
 
 def install_lines(notebook: Path) -> list[InstallLine]:

@@ -285,4 +285,7 @@ def _next_data(fd: int, at: int, size: int) -> int:
 
 def _absolute(path: str, target: str) -> str:
     """Return a link's target as if the tree's top were the root."""
-    return target if target.startswith("/") else os.path.normpath(f"/{path}/../{target}")
+    if target.startswith("/"):
+        return target
+
+    return os.path.normpath(f"/{path}/../{target}")

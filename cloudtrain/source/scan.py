@@ -233,7 +233,11 @@ def _links(top: str, content: WalkResult) -> list[SourceEntry]:
 
 
 def _refusal(root: Path, problems: list[Issue]) -> str:
-    count = "1 thing" if len(problems) == 1 else f"{len(problems):,} things"
+    if len(problems) == 1:
+        count = "1 thing"
+    else:
+        count = f"{len(problems):,} things"
+
     lines = [
         _in_one_line(issue)
         for issue in sorted(problems, key=lambda issue: issue.origin)[:MAX_SHOWN]
@@ -352,7 +356,11 @@ class _Gzip:
 
 def _copy(tree: SourceTree, entry: SourceEntry, archive: _Gzip) -> None:
     extra = tree.payload.get(entry.path)
-    source = str(extra) if extra else f"{tree.root}/{entry.path}"
+    if extra:
+        source = str(extra)
+    else:
+        source = f"{tree.root}/{entry.path}"
+
     try:
         digest = read_content(source, entry.size, archive.write, follow=extra is not None)
     except OSError as error:

@@ -68,7 +68,13 @@ def digest_entries(entries: Iterable[SourceEntry]) -> str:
     """Return the digest of entries that are sorted by path."""
     lines = ["cloudtrain source 1\n"]
     for entry in entries:
-        kind = "link" if entry.link is not None else "exec" if entry.executable else "file"
+        if entry.link is not None:
+            kind = "link"
+        elif entry.executable:
+            kind = "exec"
+        else:
+            kind = "file"
+
         lines.append(f"{kind} {entry.sha256} {entry.path}\n")
 
     return hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -231,7 +237,10 @@ def read_content(
     finally:
         os.close(fd)
 
-    return None if remaining else digest.hexdigest()
+    if remaining:
+        return None
+
+    return digest.hexdigest()
 
 
 def stamp(info: os.stat_result) -> str:

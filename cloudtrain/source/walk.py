@@ -150,7 +150,10 @@ class _Walker:
                 continue
 
             if verdict is False:
-                inner = _Scope.ALL if is_cache or is_secret else max(scope, _Scope.CACHES)
+                if is_cache or is_secret:
+                    inner = _Scope.ALL
+                else:
+                    inner = max(scope, _Scope.CACHES)
             elif scope == _Scope.GIT and entered.is_ignored_by_git(
                 path, self.lead + path, is_folder
             ):
@@ -231,7 +234,10 @@ def _verdict(chain: Chain, path: str, is_folder: bool) -> bool | None:
 
 
 def _is_cache(name: str, is_folder: bool) -> bool:
-    return name in ("__pycache__", ".venv") if is_folder else name.endswith(".pyc")
+    if is_folder:
+        return name in ("__pycache__", ".venv")
+
+    return name.endswith(".pyc")
 
 
 def _take(entry: os.DirEntry[str], path: str, result: WalkResult) -> None:
@@ -290,7 +296,10 @@ def _read_rules(file: str, base: str) -> Chain:
 
     lines = content.decode("utf-8-sig", "surrogateescape").split("\n")
     rules = IgnoreFile(lines, base=base)
-    return (rules,) if rules else ()
+    if not rules:
+        return ()
+
+    return (rules,)
 
 
 def _rules_above(root: str) -> tuple[str, Chain]:

@@ -97,7 +97,11 @@ def _launcher_issues(
     for keys, (section, allowed, message) in refused.items():
         value = section.get(keys[1])
         if value is not None and str(value) not in allowed.split():
-            hint = "set limits.retries" if keys[1] == "restarts" else f"remove {'.'.join(keys)}"
+            if keys[1] == "restarts":
+                hint = "set limits.retries"
+            else:
+                hint = f"remove {'.'.join(keys)}"
+
             yield Issue(keys, message, hint)
 
     if launch.get("tf_config") is True and "TF_CONFIG" in env:

@@ -141,7 +141,10 @@ def _line_problem(
     if not Path(os.path.realpath(file)).is_relative_to(source):
         return f"{program!r} is outside the source folder", "move it into the source folder"
     if not file.is_file():
-        return None if is_built else (f"no such file in the source folder: {program}", None)
+        if is_built:
+            return None
+
+        return (f"no such file in the source folder: {program}", None)
     if file.suffix == ".ipynb":
         return f"{program!r} is a notebook, which is not a command", "remove launcher: none"
     if file.suffix != ".py" and not os.access(file, os.X_OK):

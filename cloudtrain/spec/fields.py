@@ -303,7 +303,10 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, (bool, str)) or value is None:
         return value
-    return int(value) if isinstance(value, int) else float(value)
+    if isinstance(value, int):
+        return int(value)
+
+    return float(value)
 
 
 def read_each(

@@ -58,7 +58,10 @@ def read_inputs(value: Any) -> Mapping[str, Input]:
 
 def _input(value: Any) -> Input:
     if isinstance(value, (str, Input)):
-        return value if isinstance(value, Input) else Input({"*": _uri(value)})
+        if isinstance(value, Input):
+            return value
+
+        return Input({"*": _uri(value)})
 
     places = dict(
         expect(value, dict, "a URI, a path, or a mapping (numbers and texts belong in args)")
@@ -162,7 +165,10 @@ def read_dependencies(value: Any) -> Dependencies:
     if value is None:
         return Dependencies()
     if isinstance(value, str):
-        return Dependencies(off=True) if value == OFF else Dependencies(file=_file(value))
+        if value == OFF:
+            return Dependencies(off=True)
+
+        return Dependencies(file=_file(value))
     if isinstance(value, (list, tuple)):
         return Dependencies(packages=_packages(value))
 
@@ -207,11 +213,10 @@ def _file(value: Any) -> str:
         raise FieldError("uv.lock is not read", LOCK_WAY)
 
     if not name.endswith(_FILES):
-        hint = (
-            f"for a package, write a list: dependencies: [{name}]"
-            if name
-            else "write none for no packages"
-        )
+        hint = "write none for no packages"
+        if name:
+            hint = f"for a package, write a list: dependencies: [{name}]"
+
         raise FieldError(f"{name!r} is not a requirements file or pyproject.toml", hint)
 
     if path.is_absolute() or ".." in path.parts:

@@ -105,7 +105,11 @@ def override(document: Document, overrides: Sequence[str]) -> Document:
     for text in overrides:
         path, equals, value = text.partition("=")
         is_secret = path.strip().startswith("secrets") or hide_setting(path.strip(), value) != value
-        flag = f"--set {path}=…" if is_secret else f"--set {text}"
+        if is_secret:
+            flag = f"--set {path}=…"
+        else:
+            flag = f"--set {text}"
+
         flag = text.flag if isinstance(text, FlagText) else flag
         keys: Keys = tuple(part.strip() for part in path.split("."))
         if not equals or not all(keys):
@@ -230,7 +234,10 @@ def _copy(value: Any) -> Any:
     """Copy containers. Numbers keep their original text."""
     if isinstance(value, dict):
         return {key: _copy(item) for key, item in value.items()}
-    return [_copy(item) for item in value] if isinstance(value, list) else value
+    if not isinstance(value, list):
+        return value
+
+    return [_copy(item) for item in value]
 
 
 def _by_place(issue: Issue) -> tuple[str, list[int], str]:
@@ -261,7 +268,10 @@ def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
     except ValueError:  # the text depends on the Python version
         problem = ("contains a NUL character", None)
 
-    return [Issue((at,), *problem)] if problem else []
+    if not problem:
+        return []
+
+    return [Issue((at,), *problem)]
 
 
 def _missing_inputs(values: Mapping[str, Any], folder: Path) -> list[Issue]:
@@ -271,7 +281,11 @@ def _missing_inputs(values: Mapping[str, Any], folder: Path) -> list[Issue]:
     """
     issues = []
     for name, value in mapping_of(values, "inputs").items():
-        uri = value.get("uri") if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            uri = value.get("uri")
+        else:
+            uri = value
+
         if not isinstance(uri, str) or not uri.strip() or "://" in uri:
             continue
         with suppress(OSError, ValueError, RuntimeError):  # the reader of the field reports it
@@ -284,7 +298,11 @@ def _missing_inputs(values: Mapping[str, Any], folder: Path) -> list[Issue]:
 def _dependencies_problem(value: Any, source: Path) -> Issue | None:
     """Return an issue if the requirements file does not exist."""
     at: Keys = ("dependencies", "file") if isinstance(value, dict) else ("dependencies",)
-    file = value.get("file") if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        file = value.get("file")
+    else:
+        file = value
+
     if not isinstance(file, str) or file == OFF:
         return None
     if not file.endswith((".txt", ".in", ".toml")) or (source / file).is_file():
@@ -351,7 +369,10 @@ def _other_section(spec: WholeSpec, keys: Keys) -> str | None:
         return None
     sections = (name for name in spec().model_fields if name != keys[0])
     owners = [name for name in sections if key in _known_keys(spec, (name,))]
-    return f"this is a field of {' and '.join(owners)}: {owners[0]}.{key}" if owners else None
+    if not owners:
+        return None
+
+    return f"this is a field of {' and '.join(owners)}: {owners[0]}.{key}"
 
 
 def _has_conda(value: Any) -> bool:
@@ -372,7 +393,10 @@ def _not_one_of(options: Sequence[str], value: Any) -> str:
 
 def _known_keys(spec: WholeSpec, keys: Keys) -> tuple[str, ...]:
     model = _model_at(spec, keys)
-    return tuple(model.model_fields) if model else ()
+    if not model:
+        return ()
+
+    return tuple(model.model_fields)
 
 
 def _meaning(spec: WholeSpec, keys: Keys) -> str | None:

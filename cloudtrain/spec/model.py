@@ -116,7 +116,10 @@ class Resources(Section):
 
     def processes_on(self, gpus: int) -> int:
         """Return the processes of a node with this number of GPUs."""
-        return self.processes if isinstance(self.processes, int) else max(1, gpus)
+        if isinstance(self.processes, int):
+            return self.processes
+
+        return max(1, gpus)
 
 
 class Checkpoints(Section):
@@ -291,7 +294,10 @@ class JobSpec(Section):
     @property
     def machines_at(self) -> tuple[str, ...]:
         """Field that sets the number of machines."""
-        return ("resources",) if self.machines == self.resources.nodes else ("sweep", "parallel")
+        if self.machines == self.resources.nodes:
+            return ("resources",)
+
+        return ("sweep", "parallel")
 
     @property
     def sections(self) -> tuple[str, ...]:
@@ -319,12 +325,18 @@ def section_models() -> dict[str, type[Section]]:
 def section_model(key: str) -> type[Section] | None:
     """Return the model of a provider's section, or None."""
     declared = declaration_of(key) if key not in JobSpec.model_fields and is_provider(key) else None
-    return declared.section() if declared and declared.section else None
+    if declared and declared.section:
+        return declared.section()
+
+    return None
 
 
 def spec_model(sections: Mapping[str, type[Section]]) -> type[JobSpec]:
     """Return the model of a job.yaml with these provider sections."""
-    return _spec_model(tuple(sections.items())) if sections else JobSpec
+    if not sections:
+        return JobSpec
+
+    return _spec_model(tuple(sections.items()))
 
 
 @cache

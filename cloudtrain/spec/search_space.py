@@ -73,7 +73,10 @@ class Normal:
 
     def _at(self, deviations: float) -> float:
         value = self.mean + deviations * self.deviation
-        return math.exp(value) if self.log else value
+        if not self.log:
+            return value
+
+        return math.exp(value)
 
     def value_at(self, part: float) -> float:
         """Return the value below which this part is, from 0 to 1, of all but one in 10^9."""
@@ -83,7 +86,11 @@ class Normal:
 
     def part_below(self, value: float) -> float:
         """Return the part of the distribution below a value, from 0 to 1."""
-        plain = math.log(value) if self.log else value
+        if self.log:
+            plain = math.log(value)
+        else:
+            plain = value
+
         return math.erfc((self.mean - plain) / self.deviation / math.sqrt(2)) / 2
 
     def text(self) -> str:
@@ -117,7 +124,10 @@ class Integers:
 
     def text(self) -> str:
         """Return the form in job.yaml."""
-        step = f", {self.step}" if self.step > 1 else ""
+        step = ""
+        if self.step > 1:
+            step = f", {self.step}"
+
         return f"{'log' * self.log}int({self.low}, {self.high}{step})"
 
     def contains(self, value: Scalar) -> bool:
@@ -155,7 +165,10 @@ def points_of(space: Mapping[str, Dimension]) -> int | None:
     for dimension in space.values():
         if isinstance(dimension, (Uniform, Normal)):
             return None
-        count *= len(dimension.values) if isinstance(dimension, Choice) else dimension.size
+        if isinstance(dimension, Choice):
+            count *= len(dimension.values)
+        else:
+            count *= dimension.size
 
     return count
 
@@ -376,4 +389,7 @@ _FORMS: Mapping[str, Callable[[Sequence[Any]], Dimension]] = {
 
 
 def _number(value: float) -> str:
-    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    if float(f"{value:g}") == value:
+        return f"{value:g}"
+
+    return repr(value)

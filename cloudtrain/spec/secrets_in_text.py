@@ -73,7 +73,10 @@ def hide_secrets(argv: Sequence[str]) -> list[str]:
     """Return a command line with `***` in place of each word that is probably a secret."""
     shown = list(argv)
     for at, option in _secret_words(argv):
-        shown[at] = f"{option}={HIDDEN}" if argv[at].startswith(f"{option}=") else HIDDEN
+        if argv[at].startswith(f"{option}="):
+            shown[at] = f"{option}={HIDDEN}"
+        else:
+            shown[at] = HIDDEN
 
     return shown
 

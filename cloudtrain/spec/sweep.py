@@ -188,7 +188,10 @@ class Sweep(Section):
     def trial_count(self) -> int:
         """Number of trials. A grid defaults to all points."""
         size = self.grid_size
-        return min(size, self.trials or size) if self.method == "grid" else self.trials or 1
+        if self.method == "grid":
+            return min(size, self.trials or size)
+
+        return self.trials or 1
 
     @property
     def grid_size(self) -> int:
@@ -248,7 +251,10 @@ def _method(section: Mapping[str, Any], space: Mapping[str, Any]) -> Iterator[Is
     sampler = section.get("sampler")
     if sampler in ("tpe", "random") and method in SAMPLERS and sampler not in SAMPLERS[method]:
         samplers = " or ".join(SAMPLERS[method])
-        hint = f"use {samplers}" if samplers else "remove it"
+        hint = "remove it"
+        if samplers:
+            hint = f"use {samplers}"
+
         yield Issue(("sampler",), f"{sampler} does not work with the method {method}", hint)
 
 
@@ -317,7 +323,11 @@ def _stopping(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[I
     at = ("early_stopping",) if isinstance(written, dict) else ("method",)
     grace = stopping.get("grace") or 1
     last = stopping.get("max")
-    whole = last if last is not None else _reports(section, spec)
+    if last is not None:
+        whole = last
+    else:
+        whole = _reports(section, spec)
+
     if isinstance(grace, int) and isinstance(whole, int) and grace >= whole > 0:
         message = f"the first comparison is at report {grace}, but a trial makes only {whole}"
         yield Issue(at, message, "train more epochs, compare earlier, or remove early stopping")

@@ -42,7 +42,11 @@ SECTIONS = (*VARIED, *FIXED)
 def override_of(key: str, value: Scalar) -> str:
     """Return the override `args.lr=0.01` for a setting. Without a section it is an argument."""
     first = key.partition(".")[0]
-    path = key if "." in key and first in SECTIONS else f"args.{key}"
+    if "." in key and first in SECTIONS:
+        path = key
+    else:
+        path = f"args.{key}"
+
     return f"{path}={json.dumps(value, ensure_ascii=False)}"
 
 
@@ -127,7 +131,10 @@ def trial_issues(
 
 def samples(dimension: Dimension) -> tuple[Scalar, ...]:
     """Return both ends of a range, or all values of a choice."""
-    return dimension.values if isinstance(dimension, Choice) else (dimension.low, dimension.high)
+    if isinstance(dimension, Choice):
+        return dimension.values
+
+    return (dimension.low, dimension.high)
 
 
 def issues_of_values(
@@ -172,7 +179,10 @@ def dimension_of(value: Any) -> Dimension | None:
     try:
         if isinstance(value, list):
             return read_space({"x": value})["x"]
-        return read_dimension(value) if isinstance(value, str) else None
+        if not isinstance(value, str):
+            return None
+
+        return read_dimension(value)
     except FieldErrors:
         return None
 
@@ -228,7 +238,10 @@ def report_count(
     if metric not in EVERY_EPOCH and ("eval-every" in args or "eval-every" in space):
         every = _values("eval-every", args, space)
 
-    return None if epochs is None or not every else -(-epochs // min(every))
+    if epochs is None or not every:
+        return None
+
+    return -(-epochs // min(every))
 
 
 def _values(name: str, args: Mapping[str, Any], space: Mapping[str, Dimension]) -> list[int]:

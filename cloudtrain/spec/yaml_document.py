@@ -61,7 +61,10 @@ class Document:
         while keys and keys not in self.origins:
             keys = keys[:-1]
 
-        return self.origins[keys] if keys else self.name
+        if not keys:
+            return self.name
+
+        return self.origins[keys]
 
 
 def parse_document(text: str, *, name: str) -> Document:
@@ -127,7 +130,10 @@ def kind_of(value: Any) -> str:
         return str(value).lower()
 
     text = getattr(value, "text", None) or repr(value)
-    return text if len(text) <= 60 else text[:57] + "…" + text[-1]
+    if len(text) <= 60:
+        return text
+
+    return text[:57] + "…" + text[-1]
 
 
 class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
@@ -301,14 +307,15 @@ def _syntax_issue(error: yaml.MarkedYAMLError, text: str, name: str) -> Issue:
 
 def _character_issue(text: str, name: str) -> Issue:
     match = re.search(_REFUSED, text)
-    before = text[: match.start()] if match else ""
+    before = ""
+    if match:
+        before = text[: match.start()]
+
     line = before.count("\n") + 1
     column = len(before) - before.rfind("\n")
-    problem = (
-        f"contains the control character U+{ord(match[0]):04X}"
-        if match
-        else "contains a character that is not text"
-    )
+    problem = "contains a character that is not text"
+    if match:
+        problem = f"contains the control character U+{ord(match[0]):04X}"
 
     return Issue((), f"is not YAML: {problem}", origin=f"{name}:{line}:{column}")
 
@@ -336,7 +343,11 @@ def _joined(words: Sequence[yaml.Node]) -> yaml.ScalarNode:
     text = str(words[0].value)
     for before, word in pairwise(words):
         same_line = before.end_mark.line == word.start_mark.line
-        spaces = word.start_mark.column - before.end_mark.column - 1 if same_line else 1
+        if same_line:
+            spaces = word.start_mark.column - before.end_mark.column - 1
+        else:
+            spaces = 1
+
         text += f",{' ' * spaces}{word.value}"
 
     return yaml.ScalarNode("tag:yaml.org,2002:str", text, words[0].start_mark, words[-1].end_mark)
@@ -375,6 +386,9 @@ def mapping_of(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def quantity_of(value: Any, parse: Callable[[str], Any]) -> Any:
     """Return the amount in a text, or None."""
     try:
-        return parse(value) if isinstance(value, str) else None
+        if not isinstance(value, str):
+            return None
+
+        return parse(value)
     except ValueError:
         return None

@@ -58,7 +58,10 @@ def _read(kind: type[T], document: Any, overrides: Mapping[str, Check]) -> T:
 def _checks(kind: Any) -> Mapping[str, Check]:
     hints = get_type_hints(kind)
     checks = {item.name: _check_of(hints[item.name]) for item in fields(kind)}
-    return {**checks, "time": _check_of(Timestamp)} if "time" in checks else checks
+    if "time" not in checks:
+        return checks
+
+    return {**checks, "time": _check_of(Timestamp)}
 
 
 def _check_of(annotation: Any) -> Check:

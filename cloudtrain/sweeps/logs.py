@@ -38,7 +38,10 @@ class SweepLogs:
         """Return existing lines, oldest first; with `tail` only the last N of all trials."""
         self._join(self._sweep.status())
         merged = self._merged(lambda stream: stream.stored(tail=tail, retry=retry))
-        return merged if tail is None else deque(merged, maxlen=tail)
+        if tail is None:
+            return merged
+
+        return deque(merged, maxlen=tail)
 
     def fresh(self) -> Iterator[TrialLine]:
         """Yield new lines until the end of the sweep.
@@ -128,7 +131,10 @@ def _key(diagnosis: Diagnosis, state: RunState) -> str:
     if diagnosis.rule and not diagnosis.rule.is_consequence:
         return diagnosis.rule.name
     cause = state.error
-    return f"{cause.exception} at {cause.file}:{cause.line}" if cause else diagnosis.cause
+    if not cause:
+        return diagnosis.cause
+
+    return f"{cause.exception} at {cause.file}:{cause.line}"
 
 
 def _together(group: Sequence[tuple[Trial, Diagnosis]]) -> FailedTrials:

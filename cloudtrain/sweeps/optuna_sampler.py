@@ -131,4 +131,7 @@ def _value(item: Dimension, suggested: Any) -> Scalar:
         return next(value for value in item.values if _optuna_value(item, value) == suggested)
     if isinstance(item, Normal):
         return item.value_at(suggested)
-    return int(suggested) if isinstance(item, Integers) else float(suggested)
+    if isinstance(item, Integers):
+        return int(suggested)
+
+    return float(suggested)

@@ -50,7 +50,10 @@ class SweepPlan:
             return None
 
         worst = trial_usd * definition.most_runs(definition.trials)
-        return worst if budget is None else min(budget, worst)
+        if budget is None:
+            return worst
+
+        return min(budget, worst)
 
     @property
     def is_billed(self) -> bool:

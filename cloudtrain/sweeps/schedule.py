@@ -68,23 +68,41 @@ def next_action(state: SweepState, now: float) -> Action | None:
     """Return the next action; None to wait for running trials. `now`: a Unix timestamp."""
     running = [trial for trial in state.trials if trial.state == "running"]
     if state.state != "running":
-        return None if running else End("stopped", "stop requested")
+        if running:
+            return None
+
+        return End("stopped", "stop requested")
     if state.reached is not None:
-        return None if running else End("succeeded", _target_reached(state, state.reached))
+        if running:
+            return None
+
+        return End("succeeded", _target_reached(state, state.reached))
     if len(running) >= state.definition.parallel:
         return None
     if given_up := _why_to_give_up(state):
-        return None if running else _end(state, given_up)
+        if running:
+            return None
+
+        return _end(state, given_up)
 
     trial = _waiting(state) or _promotable(state)
     if trial is None and len(state.trials) >= _trial_count(state):
-        return None if running else _end(state, "")
+        if running:
+            return None
+
+        return _end(state, "")
 
     cap, refusal = cap_of_next(state, now)
     if refusal:
-        return None if running else _end(state, refusal)
+        if running:
+            return None
 
-    return Suggest() if trial is None else _start(state, trial, cap)
+        return _end(state, refusal)
+
+    if trial is None:
+        return Suggest()
+
+    return _start(state, trial, cap)
 
 
 def cap_of_next(state: SweepState, now: float) -> tuple[Caps, str]:
@@ -116,10 +134,16 @@ def cap_of_next(state: SweepState, now: float) -> tuple[Caps, str]:
         if remaining_seconds < SHORTEST_SECONDS:
             return Caps(), "the time of the budget is over"
 
-        seconds = remaining_seconds if seconds is None else min(seconds, remaining_seconds)
+        if seconds is None:
+            seconds = remaining_seconds
+        else:
+            seconds = min(seconds, remaining_seconds)
     elif definition.budget.seconds is not None:
         budget = definition.budget.seconds
-        seconds = budget if seconds is None else min(seconds, budget)
+        if seconds is None:
+            seconds = budget
+        else:
+            seconds = min(seconds, budget)
 
     return Caps(usd=usd, seconds=seconds), ""
 
@@ -144,7 +168,10 @@ def _until(state: SweepState, trial: Trial) -> int | None:
 def _trial_count(state: SweepState) -> int:
     """Return the number of trials, at most the number of points of a finite space."""
     points = points_of(state.definition.space)
-    return state.wanted if points is None else min(state.wanted, points)
+    if points is None:
+        return state.wanted
+
+    return min(state.wanted, points)
 
 
 def _waiting(state: SweepState) -> Trial | None:

@@ -47,12 +47,17 @@ def suggester_of(definition: Definition) -> Suggester:
     """
     if definition.sampler == "grid":
         return Grid(definition.space)
-    suggester: Suggester = (
-        RandomValues(definition) if definition.sampler == "random" else OptunaSampler(definition)
-    )
+    if definition.sampler == "random":
+        suggester: Suggester = RandomValues(definition)
+    else:
+        suggester = OptunaSampler(definition)
+
     if points_of(definition.space) is not None:
         suggester = Distinct(suggester, definition)
-    return KnownPoints(suggester, definition.try_first) if definition.try_first else suggester
+    if not definition.try_first:
+        return suggester
+
+    return KnownPoints(suggester, definition.try_first)
 
 
 class Grid:
@@ -163,7 +168,10 @@ class KnownPoints:
 
 def _of_type(dimension: Dimension, value: Scalar) -> Scalar:
     """Return a value as trials have it: 1 of a range of real numbers is 1.0."""
-    return float(value) if isinstance(dimension, (Uniform, Normal)) else value
+    if not isinstance(dimension, (Uniform, Normal)):
+        return value
+
+    return float(value)
 
 
 class RandomValues:
@@ -206,4 +214,7 @@ def value_at(dimension: Dimension, part: float) -> Scalar:
 
 def _between(low: float, high: float, part: float, *, log: bool) -> float:
     value = low * (1.0 - part) + high * part
-    return math.exp(value) if log else value
+    if not log:
+        return value
+
+    return math.exp(value)

@@ -167,7 +167,10 @@ def _last_message(log: Path, offset: int) -> str:
     with storing(log), open_regular_file(log) as file:
         lines = [line for line, _ in read_lines(file, offset) if not line.startswith(b"hint:")]
 
-    return lines[-1].decode(errors="replace").strip() if lines else ""
+    if not lines:
+        return ""
+
+    return lines[-1].decode(errors="replace").strip()
 
 
 def find_sweep(name: str, *, data_dir: str | None = None) -> Sweep:
@@ -231,7 +234,10 @@ def plan_extension(
     budget = budget or Caps()
     resumed = tuple(trial.number for trial in _resumable(state))
     points = points_of(state.definition.space)
-    most = trials if points is None else min(trials, points - len(state.trials))
+    if points is None:
+        most = trials
+    else:
+        most = min(trials, points - len(state.trials))
 
     if trials and not most and not resumed:
         message = f"sweep {_id(state)} has tried all {len(state.trials)} combinations of its values"
@@ -244,7 +250,11 @@ def plan_extension(
         )
         raise UsageError(message, hint=f"cloudtrain sweep more {_id(state)} 20")
 
-    planned = len(state.trials) if state.ended else max(state.wanted, len(state.trials))
+    if state.ended:
+        planned = len(state.trials)
+    else:
+        planned = max(state.wanted, len(state.trials))
+
     event = Extended(
         time=now,
         trials=planned + most,

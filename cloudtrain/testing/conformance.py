@@ -212,7 +212,10 @@ def _shown(effects: Effects) -> str:
 
 
 def _scheme(place: str) -> str:
-    return place.partition("://")[0] if "://" in place else ""
+    if "://" not in place:
+        return ""
+
+    return place.partition("://")[0]
 
 
 __all__ = ["GREETING", "GREETING_FILE", "SECRET", "Platform", "ProviderConformance"]

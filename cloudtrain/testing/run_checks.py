@@ -239,7 +239,10 @@ class RunChecks(Checks):
 def _content(path: Path) -> bytes:
     """Content of a file; empty for a folder and for a file that a running job has just replaced."""
     with suppress(FileNotFoundError):
-        return path.read_bytes() if path.is_file() else b""
+        if not path.is_file():
+            return b""
+
+        return path.read_bytes()
 
     return b""
 

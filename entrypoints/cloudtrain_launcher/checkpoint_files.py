@@ -53,7 +53,10 @@ def _entry(path: Path) -> Entry | None:
             return Entry(0, 0, str(target))
 
     info = path.stat()
-    return Entry(info.st_size, info.st_mtime_ns) if path.is_file() else None
+    if not path.is_file():
+        return None
+
+    return Entry(info.st_size, info.st_mtime_ns)
 
 
 @contextmanager

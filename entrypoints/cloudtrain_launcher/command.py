@@ -58,7 +58,10 @@ def meet(
         return ()
 
     if missing:
-        nodes = f"node {', '.join(missing)}" if hosts else "the first node"
+        nodes = "the first node"
+        if hosts:
+            nodes = f"node {', '.join(missing)}"
+
         place = f"{context.master_addr} port {context.master_port}"
         raise TimeoutError(f"{nodes} did not come to {place} within {seconds:.0f} s")
 

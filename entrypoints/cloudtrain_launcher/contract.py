@@ -205,7 +205,11 @@ def read_object(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
+        if isinstance(error, OSError):
+            why = error.strerror
+        else:
+            why = f"not JSON: {error}"
+
         raise RuntimeError(f"{what} {path} cannot be read: {why}") from None
 
     if not isinstance(document, dict):
@@ -222,7 +226,10 @@ def _expand_references(value: Any, argv: list[str]) -> Any:
         if isinstance(item, dict) and isinstance(item.get(ARGV_REFERENCE), int):
             return argv[item[ARGV_REFERENCE]]
 
-        return [expand(part) for part in item] if isinstance(item, list) else item
+        if not isinstance(item, list):
+            return item
+
+        return [expand(part) for part in item]
 
     if isinstance(value, dict):
         return {key: expand(item) for key, item in value.items()}

@@ -106,7 +106,10 @@ def safe_str(value: object) -> str:
 def display_path(file: str, folder: Path) -> str:
     """Return the path of a file, relative to `folder` if it is below it."""
     path = os.path.normpath(folder / file)
-    return os.path.relpath(path, folder) if path.startswith(f"{folder}{os.sep}") else path
+    if not path.startswith(f"{folder}{os.sep}"):
+        return path
+
+    return os.path.relpath(path, folder)
 
 
 def is_user_code(file: str, folder: Path, payload: Path) -> bool:

@@ -57,6 +57,7 @@ def write_failure_file(path: str, error: Cause, limit: int = 1024) -> None:
     text = one_line(error)
     traceback = error.traceback or error.stack
     remaining = limit - len(text) - 1
-    text += "\n" + traceback[-remaining:] if traceback and remaining > 80 else ""
+    if traceback and remaining > 80:
+        text += "\n" + traceback[-remaining:]
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(text[:limit], encoding="utf-8", errors="replace")

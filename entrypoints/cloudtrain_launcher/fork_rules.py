@@ -122,7 +122,11 @@ def _read(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
 
 
 def _location(path: Path, folder: Path, text: bytes, match: re.Match[bytes]) -> str:
-    shown = path.relative_to(folder) if folder in path.parents else path
+    if folder in path.parents:
+        shown = path.relative_to(folder)
+    else:
+        shown = path
+
     line = text.count(b"\n", 0, match.start(match.lastindex or 0)) + 1
     return f"{shown}:{line}"
 

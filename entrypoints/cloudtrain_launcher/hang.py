@@ -58,8 +58,16 @@ class HangWatch:
         self._job = job
         self._ranks = ranks
         self._log = log
-        self._limit = float(job.hang_seconds) if STACK_SIGNAL else 0.0
-        self.seconds_between_checks = min(1.0, self._limit / SAMPLES) if self._limit else 1.0
+        if STACK_SIGNAL:
+            self._limit = float(job.hang_seconds)
+        else:
+            self._limit = 0.0
+
+        if self._limit:
+            self.seconds_between_checks = min(1.0, self._limit / SAMPLES)
+        else:
+            self.seconds_between_checks = 1.0
+
         """Maximum seconds between two calls of `check`."""
         self._samples = RankSamples(scratch)
         self._next_sample = 0.0
@@ -106,7 +114,10 @@ class HangWatch:
 
         rank, waiting = result
         message = describe(rank, waiting, silent_seconds, self._job.processes)
-        limit = self._limit * (1 + _OTHER_NODE_SHARE) if rank in waiting else self._limit
+        if rank in waiting:
+            limit = self._limit * (1 + _OTHER_NODE_SHARE)
+        else:
+            limit = self._limit
 
         if silent_seconds >= limit:
             for line in (line for rank in ranks for line in stack_lines(rank)):

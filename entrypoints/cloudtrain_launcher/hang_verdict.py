@@ -101,7 +101,10 @@ class RankActivity(NamedTuple):
     @property
     def place(self) -> str:
         """Return `train.py:7`; empty if unknown."""
-        return f"{self.file}:{self.line}" if self.file else ""
+        if not self.file:
+            return ""
+
+        return f"{self.file}:{self.line}"
 
 
 def activity(rank: int, samples: Sequence[Sample], folder: Path) -> RankActivity:
@@ -122,7 +125,11 @@ def activity(rank: int, samples: Sequence[Sample], folder: Path) -> RankActivity
     most_idle = IDLE_CPU * seconds + ANSWER_CPU_SECONDS * (len(samples) - 1)
     is_idle = cpu_seconds < most_idle and not is_ready
     is_still = all(stack == frames for stack in stacks)
-    inner = frames[: frames.index(at)] if at in frames else frames
+    if at in frames:
+        inner = frames[: frames.index(at)]
+    else:
+        inner = frames
+
     call = _collective(inner)
 
     if not call and is_idle and any(frame.function in _BACKWARD for frame in inner):
@@ -214,7 +221,10 @@ def describe(
 ) -> str:
     """Return the verdict as the rest of a sentence that begins with the rank."""
     silence = f"has given no sign of life for {duration(silent_seconds)}"
-    where = f" at {blamed.place}" if blamed.place else ""
+    where = ""
+    if blamed.place:
+        where = f" at {blamed.place}"
+
     if blamed in waiting:
         return f"{silence}: all ranks of its node wait in {blamed.call}{where} for another node"
 
@@ -260,7 +270,10 @@ def to_error(blamed: RankActivity, message: str, time_now: float, folder: Path) 
         message=message,
         stack=blamed.stack[:MAX_TRACEBACK_CHARS],
     )
-    return at_line(error, blamed.file, blamed.line, folder) if blamed.file else error
+    if not blamed.file:
+        return error
+
+    return at_line(error, blamed.file, blamed.line, folder)
 
 
 def stack_lines(rank: RankActivity) -> list[str]:
@@ -274,7 +287,10 @@ def stack_lines(rank: RankActivity) -> list[str]:
 
 def duration(seconds: float) -> str:
     """Format seconds: `30 min`, or `45 s`."""
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+    if seconds >= 120:
+        return f"{seconds / 60:.0f} min"
+
+    return f"{seconds:.0f} s"
 
 
 def _does(rank: RankActivity) -> str:
@@ -295,4 +311,7 @@ def _collective(inner: Sequence[StackFrame]) -> str:
         for frame in inner
         if _DISTRIBUTED in frame.file and frame.function != "wrapper"
     ]
-    return calls[-1] if calls else ""
+    if not calls:
+        return ""
+
+    return calls[-1]

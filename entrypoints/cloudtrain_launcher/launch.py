@@ -179,7 +179,11 @@ class Launcher:
             )
 
     def _check_gpus(self) -> None:
-        gpus = visible_gpus() if self.job.gpus else 0
+        if self.job.gpus:
+            gpus = visible_gpus()
+        else:
+            gpus = 0
+
         if gpus < self.job.gpus:
             raise RuntimeError(f"this node shows {gpus} GPUs, the plan says {self.job.gpus}")
 
@@ -282,7 +286,11 @@ class Launcher:
                 Path(self.context.output_dir, *([f"node-{node}"] if node else []))
             )
             if results.files:
-                files = "1 file" if results.files == 1 else f"{results.files} files"
+                if results.files == 1:
+                    files = "1 file"
+                else:
+                    files = f"{results.files} files"
+
                 self._log(
                     f"kept {files} ({format_size(results.bytes)}) of the working folder with the"
                     " output"
@@ -296,7 +304,10 @@ class Launcher:
                 )
         if warning := self.working_folder.warning(program):
             self._warn(warning)
-        return results.errors[0] if results.errors else ""
+        if not results.errors:
+            return ""
+
+        return results.errors[0]
 
     def _warn(self, text: str) -> None:
         emit(Warned(message=text))

@@ -172,7 +172,10 @@ class RankTracker:
             memory_was_short=short,
         )
 
-        return output.add_stack(error, Path.cwd(), PAYLOAD_DIR) if failed.exitcode < 0 else error
+        if failed.exitcode < 0:
+            return output.add_stack(error, Path.cwd(), PAYLOAD_DIR)
+
+        return error
 
     def _start_attempt(self, event: RankStarted) -> None:
         """The first rank of a new attempt has started."""
@@ -182,7 +185,11 @@ class RankTracker:
         self.finished.clear()
         self._group_sizes.clear()
         is_of_this_node = cause is not None and not cause.consequence
-        why = causes.one_line(cause) if cause and is_of_this_node else RESTART_ELSEWHERE
+        if cause and is_of_this_node:
+            why = causes.one_line(cause)
+        else:
+            why = RESTART_ELSEWHERE
+
         emit(Restarted(attempt=self.attempt, why=why))
         log(self._node, f"restart {self.attempt} of {self._job.restarts}: {why}")
 
@@ -240,4 +247,7 @@ def _number(text: str | None) -> float | None:
     if not math.isfinite(value):
         return None
 
-    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if value.is_integer() and abs(value) < 2**53:
+        return int(value)
+
+    return value

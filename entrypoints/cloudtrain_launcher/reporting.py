@@ -68,7 +68,10 @@ class SecretMasker:
         if isinstance(value, dict):
             return {self.mask_json(name): self.mask_json(item) for name, item in value.items()}
 
-        return [self.mask_json(item) for item in value] if isinstance(value, list) else value
+        if not isinstance(value, list):
+            return value
+
+        return [self.mask_json(item) for item in value]
 
     def partial_match_length(self, text: bytes) -> int:
         """Return the length of the text's end that may begin a secret value; 0 if none."""

@@ -181,7 +181,10 @@ def _is_buffered(file: Any) -> bool:
 def _is_closed(file: Any) -> bool:
     """Return whether a file is closed; also true for a ZipFile without a file."""
     try:
-        return bool(file.closed) if hasattr(file, "closed") else file.fp is None
+        if hasattr(file, "closed"):
+            return bool(file.closed)
+
+        return file.fp is None
     except Exception:  # noqa: BLE001  (a wrapper whose buffer was taken away)
         return True
 
@@ -212,7 +215,10 @@ def _fileno(file: Any) -> int:
 
 def _name(file: Any) -> str:
     name = getattr(file, "name", None) or getattr(file, "filename", None)
-    return str(name) if isinstance(name, (str, int, os.PathLike)) else type(file).__name__
+    if isinstance(name, (str, int, os.PathLike)):
+        return str(name)
+
+    return type(file).__name__
 
 
 def _print_error(text: str) -> None:

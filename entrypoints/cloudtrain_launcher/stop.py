@@ -54,7 +54,10 @@ class StopRequest:
         self._peers = StopFile(file + PREEMPTED_SUFFIX) if file else None
         self._scheduled_events = ScheduledEvents(events_url)
         self._peers_notified = False
-        self._deadline = time.monotonic() + after_seconds if after_seconds > 0 else float("inf")
+        if after_seconds > 0:
+            self._deadline = time.monotonic() + after_seconds
+        else:
+            self._deadline = float("inf")
 
     def listen(self) -> None:
         """Install the signal handlers and start polling; an existing stop file counts at once.

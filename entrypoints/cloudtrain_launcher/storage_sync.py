@@ -196,7 +196,12 @@ class StorageSync:
         before = self._last_poll
         self._last_poll = files
         deleted = (self._deleted | before.keys()) - files.keys()
-        due = set() if failed else deleted if everything else deleted & self._deleted
+        if failed:
+            due = set()
+        elif everything:
+            due = deleted
+        else:
+            due = deleted & self._deleted
 
         for path in [path for path in due if path in self._synced]:
             del self._synced[path]

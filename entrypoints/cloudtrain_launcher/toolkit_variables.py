@@ -118,7 +118,10 @@ def _channels(path: Path) -> dict[str, Any]:
 def _decoded(value: Any) -> Any:
     """Return a hyperparameter's value: that of a text which is JSON, as AWS's toolkit reads it."""
     try:
-        return json.loads(value) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+
+        return json.loads(value)
     except (ValueError, RecursionError):
         return value
 
@@ -127,8 +130,7 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
 
-    return (
-        value
-        if isinstance(value, str)
-        else json.dumps(value, sort_keys=True, separators=(",", ":"))
-    )
+    if isinstance(value, str):
+        return value
+
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

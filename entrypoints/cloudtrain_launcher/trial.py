@@ -188,10 +188,16 @@ def read_published(place: str, name: str) -> str | None:
             "this platform has no place at which a job reads what its client publishes"
         )
 
-    data = _read_object(place, name) if place.startswith(SCHEME) else _read_file(Path(place, name))
+    if place.startswith(SCHEME):
+        data = _read_object(place, name)
+    else:
+        data = _read_file(Path(place, name))
 
     try:
-        return data if data is None else data.decode("utf-8")
+        if data is None:
+            return data
+
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise RuntimeError(f"{name} is not text: {error}") from None
 

@@ -94,7 +94,11 @@ def main(parent: int) -> NoReturn:
     except SystemExit as error:
         code = _exit_code(error)
         if code:
-            message = error.code if isinstance(error.code, str) else f"exited with code {code}"
+            if isinstance(error.code, str):
+                message = error.code
+            else:
+                message = f"exited with code {code}"
+
             emit(
                 Error(attempt=attempt, exception="SystemExit", message=message[:MAX_MESSAGE_CHARS])
             )
@@ -132,7 +136,11 @@ def run(job: Job) -> None:
         runpy.run_module(job.target, run_name="__main__", alter_sys=True)
         return
 
-    path = PAYLOAD_DIR / "train.py" if job.kind == "trainer" else WORKING_DIR / job.target
+    if job.kind == "trainer":
+        path = PAYLOAD_DIR / "train.py"
+    else:
+        path = WORKING_DIR / job.target
+
     sys.argv = [job.target or str(path), *job.argv]
     sys.path[0] = str(path.parent)
     program = types.ModuleType("__main__")
@@ -158,7 +166,11 @@ def run_notebook(path: Path, namespace: dict[str, Any]) -> None:
     codes = (cell for cell in cells if cell.get("cell_type") == "code")
 
     for number, cell in enumerate(codes, 1):
-        source = cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
+        if isinstance(cell["source"], str):
+            source = cell["source"]
+        else:
+            source = "".join(cell["source"])
+
         name = f"{path}[cell {number}]"
         code, left_out = plain_code(source)
         for line in left_out:
@@ -222,7 +234,10 @@ def _group_size() -> int:
 
     try:
         if c10d.is_initialized():
-            return 0 if _are_unused(c10d) else int(c10d.get_world_size())
+            if _are_unused(c10d):
+                return 0
+
+            return int(c10d.get_world_size())
 
         # Traces of init_process_group after the group's end.
         hooked = getattr(sys.excepthook, "__module__", "") == c10d.__name__
@@ -230,7 +245,10 @@ def _group_size() -> int:
     except Exception:  # noqa: BLE001  (a torch that is built otherwise: no alarm that may be false)
         joined = True
 
-    return int(os.environ["WORLD_SIZE"]) if joined else 0
+    if not joined:
+        return 0
+
+    return int(os.environ["WORLD_SIZE"])
 
 
 def _are_unused(c10d: Any) -> bool:

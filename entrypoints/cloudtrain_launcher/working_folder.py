@@ -198,7 +198,11 @@ def _size(files: Sequence[_File]) -> int:
 
 def _describe(files: Sequence[_File]) -> str:
     """Return a text such as `3 files, 12 MB`."""
-    count = "1 file" if len(files) == 1 else f"{len(files)} files"
+    if len(files) == 1:
+        count = "1 file"
+    else:
+        count = f"{len(files)} files"
+
     return f"{count}, {format_size(_size(files))}"
 
 
@@ -206,7 +210,10 @@ def format_size(size: float) -> str:
     """Return `0 B`, `34 kB` or `1.2 GB`, like the client."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
+            if unit == "B" or size >= 10:
+                return f"{size:.0f} {unit}"
+
+            return f"{size:.1f} {unit}"
 
         size /= 1000
 

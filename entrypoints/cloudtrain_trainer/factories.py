@@ -63,7 +63,11 @@ def place(value: Any) -> str:
     while isinstance(value, partial):
         value = value.func
 
-    value = inspect.unwrap(value) if callable(value) else value
+    if callable(value):
+        value = inspect.unwrap(value)
+    else:
+        value = value
+
     code = getattr(value, "__code__", None) or getattr(
         getattr(value, "__func__", None), "__code__", None
     )
@@ -71,7 +75,11 @@ def place(value: Any) -> str:
     try:
         if code is not None:
             return f"{_short(code.co_filename)}:{code.co_firstlineno}"
-        kind = value if inspect.isclass(value) else type(value)
+        if inspect.isclass(value):
+            kind = value
+        else:
+            kind = type(value)
+
         return f"{_short(inspect.getsourcefile(kind) or kind.__module__)}:{inspect.getsourcelines(kind)[1]}"
     except (TypeError, OSError):  # written in C, or without a file
         return str(getattr(value, "__module__", None) or type(value).__module__)
@@ -99,7 +107,10 @@ def describe(value: Any) -> str:
 def _short(path: str) -> str:
     """Make a path relative to the current folder, where the user's code usually is."""
     folder = Path.cwd()
-    return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
+    if not Path(path).is_relative_to(folder):
+        return path
+
+    return str(Path(path).relative_to(folder))
 
 
 def _find(named: str, spec: str) -> Callable[..., Any]:

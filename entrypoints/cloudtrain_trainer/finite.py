@@ -48,7 +48,11 @@ class FiniteWatch:
 
     def note_step(self, step: int, loss: Tensor, norm: Tensor | None = None) -> None:
         """Note a step, counted from 1. `loss`, `norm`: float scalars on the device."""
-        numbers = loss if norm is None else torch.stack((loss.float(), norm.float()))
+        if norm is None:
+            numbers = loss
+        else:
+            numbers = torch.stack((loss.float(), norm.float()))
+
         self._notes.append((step, numbers))
 
     def poll(self) -> bool:
@@ -90,7 +94,10 @@ class FiniteWatch:
 def reason(bad_steps: Sequence[BadStep | None]) -> str:
     """Return the message of `NotFinite`: the earliest bad step of all ranks, and its rank."""
     (step, problem), rank = min((bad, rank) for rank, bad in enumerate(bad_steps) if bad)
-    where = f" (rank {rank})" if len(bad_steps) > 1 else ""
+    where = ""
+    if len(bad_steps) > 1:
+        where = f" (rank {rank})"
+
     return f"step {step}: {problem}{where}"
 
 

@@ -76,7 +76,10 @@ def peak_flops(name: str, precision: str) -> float:
 
 def device_name(device: torch.device) -> str:
     """Return the GPU's name as CUDA reports it, `NVIDIA H100 80GB HBM3`; else `cpu`."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    if device.type != "cuda":
+        return "cpu"
+
+    return torch.cuda.get_device_name(device)
 
 
 def all_devices(device: torch.device) -> list[torch.device]:
@@ -218,7 +221,11 @@ def _all_reduce(message: torch.Tensor, count: int) -> None:
 def expected_bandwidth(ranks: Ranks) -> float:
     """Return the machine's bandwidth in bytes per second for this many ranks; 0: unknown."""
     path = os.environ.get(JOB_FILE)
-    gbps = read_job(path).network_gbps if path else 0
+    if path:
+        gbps = read_job(path).network_gbps
+    else:
+        gbps = 0
+
     gpus = max(1, torch.cuda.device_count())
 
     return gbps * 1e9 / 8 * min(1, ranks.local_size / gpus)

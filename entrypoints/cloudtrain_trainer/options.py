@@ -143,7 +143,10 @@ def name_or_factory(names: Iterable[str]) -> Callable[[str], str]:
 
     def read(text: str) -> str:
         if text in names or ":" in text:
-            return text if text in names else factory(text)
+            if text in names:
+                return text
+
+            return factory(text)
 
         still_built_in(text)
         choices = ", ".join(map(repr, sorted(names)))

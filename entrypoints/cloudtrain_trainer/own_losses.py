@@ -51,7 +51,11 @@ def loss_in(outputs: Any) -> Tensor | None:
     if isinstance(outputs, Tensor):
         return outputs if outputs.ndim == 0 else None
 
-    loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    if isinstance(outputs, Mapping):
+        loss = outputs.get("loss")
+    else:
+        loss = getattr(outputs, "loss", None)
+
     return loss if isinstance(loss, Tensor) else None
 
 
@@ -91,7 +95,11 @@ def own_weight(weight: Callable[[Any], Any]) -> Callable[[Any], Tensor]:
 
     def call(targets: Any) -> Tensor:
         value = weight(targets)
-        number = torch.tensor(value) if isinstance(value, (int, float)) else value
+        if isinstance(value, (int, float)):
+            number = torch.tensor(value)
+        else:
+            number = value
+
         return scalar(number, f"{place(weight)}: the weight", "a number of 0 or more")
 
     return call
@@ -102,9 +110,11 @@ def scalar(value: Any, name: str, meaning: str = "the mean over the samples") ->
     if isinstance(value, Tensor) and value.ndim == 0:
         return value
 
-    description = (
-        f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else describe(value)
-    )
+    if isinstance(value, Tensor):
+        description = f"a tensor of shape {tuple(value.shape)}"
+    else:
+        description = describe(value)
+
     raise Refused(f"{name} is {description}: it must be {meaning}, a tensor of shape ()")
 
 
@@ -113,11 +123,10 @@ def checked(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Tensor]:
 
     def call(outputs: Any, targets: Any) -> Tensor:
         value = loss(outputs, targets)
-        return (
-            value
-            if isinstance(value, Tensor) and value.ndim == 0
-            else scalar(value, f"{place(loss)}: the loss")
-        )
+        if isinstance(value, Tensor) and value.ndim == 0:
+            return value
+
+        return scalar(value, f"{place(loss)}: the loss")
 
     return call
 
@@ -166,15 +175,20 @@ def total(value: Any, count: int, at: str, name: str) -> Tensor:
     """
     values = torch.as_tensor(value) if isinstance(value, (Tensor, float, int)) else None
     if values is None or tuple(values.shape) not in ((), (count,)):
-        description = (
-            f"a tensor of shape {tuple(values.shape)}" if values is not None else describe(value)
-        )
+        if values is not None:
+            description = f"a tensor of shape {tuple(values.shape)}"
+        else:
+            description = describe(value)
+
         raise Refused(
             f"{at}: the metric {name} returned {description}: return one number per sample, shape"
             f" ({count},), or their mean"
         )
 
-    return values.double().sum() if values.ndim else values.double() * count
+    if values.ndim:
+        return values.double().sum()
+
+    return values.double() * count
 
 
 def _compare(outputs: Tensor, targets: Tensor) -> Tensor:

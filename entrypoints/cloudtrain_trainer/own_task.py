@@ -64,7 +64,11 @@ def complete(task: Task, seed: int, name: str) -> Task:
 
     Raise `Refused`, with `name`.
     """
-    model = task.model if isinstance(task.model, OwnModel) else OwnModel(task.model, name)
+    if isinstance(task.model, OwnModel):
+        model = task.model
+    else:
+        model = OwnModel(task.model, name)
+
     whole = task.step is not None
     changes: dict[str, Any] = {
         part: adapt(data, seed, f"{name}: {part}", task.collate, whole)
@@ -85,7 +89,11 @@ def complete(task: Task, seed: int, name: str) -> Task:
         changes.update(_step_functions(task.step))
     else:
         has_loss = task.loss is not tasks.default_loss
-        changes["loss"] = own_losses.checked(task.loss) if has_loss else own_losses.default_loss
+        if has_loss:
+            changes["loss"] = own_losses.checked(task.loss)
+        else:
+            changes["loss"] = own_losses.default_loss
+
         if not has_loss and task.weight is None and _has_several_labels(changes["train"]):
             changes["weight"] = model.label_count
         if task.call is tasks.call:
@@ -113,13 +121,16 @@ class OwnModel:
 
     def __call__(self) -> nn.Module:
         """Return a new model. Raise `Refused` if it is not a trainable nn.Module."""
-        model = self._create if isinstance(self._create, nn.Module) else self._create()
+        if isinstance(self._create, nn.Module):
+            model = self._create
+        else:
+            model = self._create()
+
         if not isinstance(model, nn.Module):
-            hint = (
-                "leave out --data and the built-in --task"
-                if isinstance(model, Task)
-                else "return an nn.Module"
-            )
+            hint = "return an nn.Module"
+            if isinstance(model, Task):
+                hint = "leave out --data and the built-in --task"
+
             raise Refused(f"{self._name} returned {describe(model)}: {hint}")
 
         if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -138,7 +149,10 @@ class OwnModel:
         """Return the outputs: pass a dict by name, a tuple or list in order."""
         if isinstance(inputs, Mapping):
             return model(**self._select(inputs))
-        return model(*inputs) if isinstance(inputs, (list, tuple)) else model(inputs)
+        if isinstance(inputs, (list, tuple)):
+            return model(*inputs)
+
+        return model(inputs)
 
     def label_count(self, targets: Any) -> Any:
         """Return the weight of the default loss, or of the model's own: its labels."""

@@ -89,7 +89,11 @@ class Ranks:
 
         Each part of the job would train a separate model.
         """
-        size = dist.get_world_size() if dist.is_initialized() else self.size
+        if dist.is_initialized():
+            size = dist.get_world_size()
+        else:
+            size = self.size
+
         nodes = os.environ.get("CLOUDTRAIN_NODES")
         processes = os.environ.get("CLOUDTRAIN_PROCESSES")
 
@@ -167,7 +171,10 @@ class Ranks:
 
         Called by all ranks.
         """
-        return None if self._control is None else dist.new_group(backend="gloo")
+        if self._control is None:
+            return None
+
+        return dist.new_group(backend="gloo")
 
     def barrier(self) -> None:
         """Wait until all ranks have called it; returns at once without a process group."""

@@ -42,7 +42,10 @@ Precision = Callable[[], AbstractContextManager[Any]]
 
 def devices(strategy: str, device: torch.device) -> list[torch.device]:
     """Return the devices that a rank computes on; the first is its `device`."""
-    return hardware.all_devices(device) if strategy == "dp" else [device]
+    if strategy == "dp":
+        return hardware.all_devices(device)
+
+    return [device]
 
 
 def wrap(
@@ -78,7 +81,10 @@ def without_peers(wrapped: nn.Module) -> nn.Module:
 
 def accumulating(wrapped: nn.Module) -> AbstractContextManager[None]:
     """Return the context of all micro-batches of a step except the last: nothing is sent."""
-    return wrapped.no_sync() if isinstance(wrapped, DistributedDataParallel) else nullcontext()
+    if isinstance(wrapped, DistributedDataParallel):
+        return wrapped.no_sync()
+
+    return nullcontext()
 
 
 def refuse_unused_parameters(error: RuntimeError, model: nn.Module) -> None:

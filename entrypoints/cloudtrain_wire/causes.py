@@ -88,7 +88,10 @@ def first_cause(
 
 def process_name(error: Cause) -> str:
     """Return `rank 3 (node 1)`, or `node 0` without a rank."""
-    return f"rank {error.rank} (node {error.node})" if error.rank >= 0 else f"node {error.node}"
+    if error.rank >= 0:
+        return f"rank {error.rank} (node {error.node})"
+
+    return f"node {error.node}"
 
 
 def one_line(error: Cause) -> str:
@@ -98,7 +101,10 @@ def one_line(error: Cause) -> str:
         return f"{who}: {error.message}"
 
     if error.traceback:
-        message = f": {error.message}" if error.message.strip() else ""
+        message = ""
+        if error.message.strip():
+            message = f": {error.message}"
+
         return f"{who} raised {error.exception}{message}"
 
     if error.exception == "SystemExit" and not error.message.startswith("exited with code"):

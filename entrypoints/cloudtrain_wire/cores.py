@@ -7,4 +7,7 @@ import os
 
 def available_cores() -> int:
     """Return the number of CPU cores of this process, possibly fewer than the machine's."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+
+    return os.cpu_count() or 1

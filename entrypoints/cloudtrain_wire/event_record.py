@@ -85,7 +85,10 @@ def _measure(value: Any) -> float | None:
         return None
 
     try:
-        return value if -MAX_WHOLE_NUMBER < value < MAX_WHOLE_NUMBER else float(value)
+        if -MAX_WHOLE_NUMBER < value < MAX_WHOLE_NUMBER:
+            return value
+
+        return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
 

@@ -83,4 +83,7 @@ def _leave_out(lines: list[str], index: int) -> list[str]:
 
     lines[index] = line[: len(line) - len(line.lstrip())] + "pass"
 
-    return [] if _RUNS_THE_REST.match(line) else [line.strip()]
+    if _RUNS_THE_REST.match(line):
+        return []
+
+    return [line.strip()]

@@ -97,7 +97,10 @@ class ProcessIdentity:
         if state[0] in "ZX":
             return False
 
-        return state[1] == self.start if self.start else None
+        if not self.start:
+            return None
+
+        return state[1] == self.start
 
 
 def _process_stat(pid: int) -> tuple[str, str] | None:
@@ -114,7 +117,10 @@ def _process_stat(pid: int) -> tuple[str, str] | None:
     except OSError:
         return None
 
-    return (fields[0], fields[19]) if len(fields) > 19 else None
+    if len(fields) > 19:
+        return (fields[0], fields[19])
+
+    return None
 
 
 def _host() -> str:

@@ -147,7 +147,10 @@ def process_state(pid: int) -> str:
     `T`: stopped. `D`: in a call that cannot be interrupted.
     """
     stat = _read_stat(pid)
-    return stat[0] if stat else ""
+    if not stat:
+        return ""
+
+    return stat[0]
 
 
 def _processes() -> list[int]:

@@ -54,7 +54,10 @@ class Requirement:
     @property
     def place(self) -> str:
         """Return the file and line, such as `requirements.txt:3`."""
-        return f"{self.file}:{self.line}" if self.line else self.file
+        if not self.line:
+            return self.file
+
+        return f"{self.file}:{self.line}"
 
     @property
     def shown(self) -> str:
@@ -75,13 +78,19 @@ class Requirement:
     def wheel(self) -> str:
         """Return the path of its local wheel; else empty."""
         match = re.search(r"file://(/\S+\.whl)", self.text)
-        return unquote(match[1]) if match else ""
+        if not match:
+            return ""
+
+        return unquote(match[1])
 
     @property
     def exact(self) -> str:
         """Return the pinned version; empty without one."""
         match = re.search(r"^[^;@]*?={2,3}\s*([^\s;,*]+)\s*(;|--hash|$)", self.text)
-        return match[1] if match else ""
+        if not match:
+            return ""
+
+        return match[1]
 
 
 @dataclass(frozen=True)
@@ -232,7 +241,11 @@ class _RequirementsReader:
 
         self._files += 1
         self._bytes += len(text)
-        first = around[-1] if around else file
+        if around:
+            first = around[-1]
+        else:
+            first = file
+
         if self._files > MAX_FILES:
             raise InvalidRequirements(f"{first} includes too many files (limit {MAX_FILES})")
 
@@ -280,7 +293,10 @@ def _collect(
 
     for line, number, file in lines:
         try:
-            text = _absolute(line, folder, file) if folder else line
+            if folder:
+                text = _absolute(line, folder, file)
+            else:
+                text = line
         except ValueError as error:  # a NUL in a path
             raise InvalidRequirements(f"{file}:{number}: {error}") from None
 
@@ -320,7 +336,10 @@ def _absolute(line: str, folder: Path, file: str) -> str:
 
 
 def _is_path(text: str) -> bool:
-    first = text.split()[0] if text.split() else ""
+    first = ""
+    if text.split():
+        first = text.split()[0]
+
     return (
         not text.startswith("-")
         and "://" not in first
@@ -332,4 +351,7 @@ def _name_of(text: str) -> str:
     if text.startswith("-") or _is_path(text) or "://" in text.split()[0]:
         return ""
     match = _NAME.match(text)
-    return normalised(match["name"]) if match else ""
+    if not match:
+        return ""
+
+    return normalised(match["name"])

@@ -31,7 +31,10 @@ def texts_of(document: Mapping[str, Any], named: Mapping[str, str]) -> dict[str,
 
 def text_of(value: Any) -> str:
     """Return a value as text for the service: a string unchanged, other values as JSON."""
-    return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, str):
+        return value
+
+    return json.dumps(value)
 
 
 def value_of(rule: Rule, text: str) -> Any:
@@ -53,7 +56,10 @@ def value_of(rule: Rule, text: str) -> Any:
     if not math.isfinite(number) or (rule["type"] == "int" and number != int(number)):
         raise ValueError(f"is {text!r}: expected a {'whole ' * (rule['type'] == 'int')}number")
 
-    return int(number) if rule["type"] == "int" else number
+    if rule["type"] != "int":
+        return number
+
+    return int(number)
 
 
 def with_values(document: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:

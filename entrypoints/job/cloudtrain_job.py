@@ -328,7 +328,10 @@ _timer = StepTimer()
 
 
 def _whole_or_number(value: Any) -> float:
-    return value if isinstance(value, int) else _number(value)
+    if isinstance(value, int):
+        return value
+
+    return _number(value)
 
 
 def _number(value: Any) -> float:

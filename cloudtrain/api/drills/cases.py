@@ -120,7 +120,11 @@ def stall_loader(watched: WatchedRun) -> str:
         return f"SIGSTOP of rank {rank} (without loader workers)"
 
     send(signal.SIGSTOP, workers)
-    victims = "the worker" if len(workers) == 1 else f"all {len(workers)} workers"
+    if len(workers) == 1:
+        victims = "the worker"
+    else:
+        victims = f"all {len(workers)} workers"
+
     return f"SIGSTOP of {victims} of the loader of rank {rank}"
 
 
@@ -191,7 +195,10 @@ def grace_of(plan: Plan) -> str:
 def short_hang(plan: Plan) -> list[str]:
     """Return the change of limits.hang for the drill of a stalled loader; none for 0, never."""
     seconds = min(plan.spec.limits.hang, HANG_SECONDS)
-    return [f"limits.hang={seconds} s"] if seconds else []
+    if not seconds:
+        return []
+
+    return [f"limits.hang={seconds} s"]
 
 
 RANK_KILLED = Case(

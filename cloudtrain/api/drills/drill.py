@@ -86,7 +86,10 @@ class Scorecard:
             result.verdict is Verdict.NOT_COMPARED and result.steps_lost is None
             for result in self.results
         )
-        return [LEAVES_NOTHING] if is_unknown else []
+        if not is_unknown:
+            return []
+
+        return [LEAVES_NOTHING]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
@@ -248,7 +251,10 @@ def _inject(case: Case, watched: WatchedRun) -> str:
     except ProcessLookupError:
         raise NotDrilled(Verdict.NOT_INJECTED, AT_ITS_END) from None
 
-    return f"{injected} after step {watched.step:g}" if watched.step else injected
+    if not watched.step:
+        return injected
+
+    return f"{injected} after step {watched.step:g}"
 
 
 def _ended(watched: WatchedRun) -> EndedRun:

@@ -234,7 +234,10 @@ def _report_of(run: EndedRun) -> str:
     is_silent = (
         run.is_overdue or state == "succeeded" or (state == "stopped" and not run.was_killed)
     )
-    return "" if is_silent else explain(run.state)
+    if is_silent:
+        return ""
+
+    return explain(run.state)
 
 
 def _count_repeated_steps(result: Result, reference: EndedRun) -> None:

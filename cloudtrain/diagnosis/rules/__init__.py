@@ -50,17 +50,26 @@ def signal_of(text: str) -> str:
             code = int(number)
         else:
             code = int(match["code"])
-            code = -code if code < 0 else code - 128
+            if code < 0:
+                code = -code
+            else:
+                code = code - 128
         if code in _BY_NUMBER:
             return _BY_NUMBER[code]
     shell = _SHELL.match(text)
-    return _WORDS[shell["word"]] if shell else ""
+    if not shell:
+        return ""
+
+    return _WORDS[shell["word"]]
 
 
 def with_signal_name(text: str) -> str:
     """Return a line with the name of the signal that it reports as a number."""
     name = signal_of(text)
-    return f"{text} ({name})" if name and name not in text else text
+    if name and name not in text:
+        return f"{text} ({name})"
+
+    return text
 
 
 FIELDS: dict[str, tuple[Rule, ...]] = {
@@ -102,7 +111,10 @@ def hint_for(cause: Cause) -> str | None:
 def hint_for_message(message: str) -> str | None:
     """Return a remedy for a failure message; None if only a consequence is known."""
     rule = rule_of(message)
-    return rule.remedy_for(message) if rule and not rule.is_consequence else None
+    if rule and not rule.is_consequence:
+        return rule.remedy_for(message)
+
+    return None
 
 
 def rule_of(message: str) -> Rule | None:

@@ -117,7 +117,10 @@ def cli_profile(environ: Mapping[str, str] = os.environ) -> str:
 
 def _cli_defaults() -> dict[str, CliDefault]:
     region = cli_default_region()
-    return {"region": region} if region else {}
+    if not region:
+        return {}
+
+    return {"region": region}
 
 
 def cli_default_region(environ: Mapping[str, str] = os.environ) -> CliDefault | None:

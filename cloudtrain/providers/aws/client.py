@@ -48,7 +48,10 @@ class Answer(dict[str, Any]):
 def _checked(value: Any, where: str) -> Any:
     if isinstance(value, dict):
         return Answer(value, where)
-    return [_checked(item, where) for item in value] if isinstance(value, list) else value
+    if not isinstance(value, list):
+        return value
+
+    return [_checked(item, where) for item in value]
 
 
 class AwsClient:
@@ -90,7 +93,10 @@ class AwsClient:
     def attempts(self) -> int:
         """Number of boto3's attempts per call, by AWS_MAX_ATTEMPTS."""
         text = os.environ.get("AWS_MAX_ATTEMPTS", "")
-        return max(1, int(text)) if text.isdecimal() else 3
+        if not text.isdecimal():
+            return 3
+
+        return max(1, int(text))
 
     def pages(self, service: str, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         """Call a paginated operation; yield its pages. Raise CloudError if one fails."""
@@ -322,7 +328,10 @@ def _record(
 
 
 def _encryption(kms_key: str | None) -> dict[str, str]:
-    return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key} if kms_key else {}
+    if not kms_key:
+        return {}
+
+    return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key}
 
 
 def _counted(progress: Progress | None, total: int) -> Callable[[int], None] | None:

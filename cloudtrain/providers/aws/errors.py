@@ -161,7 +161,11 @@ def translated(error: Exception, call: str, region: str, *, place: str = "") -> 
 
     `call`: the operation, such as `create_training_job`. `place`: its bucket or object, if any.
     """
-    name = call if " " in call else "".join(part.capitalize() for part in call.split("_"))
+    if " " in call:
+        name = call
+    else:
+        name = "".join(part.capitalize() for part in call.split("_"))
+
     for cause in (error, error.__cause__, error.__context__):
         if isinstance(cause, ClientError):  # boto3's transfers wrap the error of S3
             return _from_response(cause, name, region, place)
@@ -295,7 +299,10 @@ def _problem(operation: Any, response: dict[str, Any]) -> str:
         return ""
     if not body:
         is_cut_off = response["status_code"] == 200 and _has_content(operation)
-        return f"{status} with an empty body" if is_cut_off else ""
+        if not is_cut_off:
+            return ""
+
+        return f"{status} with an empty body"
 
     body_format = _format(operation)
     try:

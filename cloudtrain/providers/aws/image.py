@@ -94,7 +94,10 @@ def _contents(address: str) -> ImageContents | None:
     """Return the packages of AWS's own container besides the usual ones, by its documentation."""
     version = re.search(r":(\d+\.\d+\.\d+)-\w+-py3(\d+)$", address)
     more = "boto3 botocore awscli sagemaker s3fs s3transfer opencv-python seaborn cython mpi4py"
-    return usual_contents(version[1], f"3.{version[2]}", more) if version else None
+    if not version:
+        return None
+
+    return usual_contents(version[1], f"3.{version[2]}", more)
 
 
 def _is_address(text: str) -> bool:
@@ -148,7 +151,11 @@ def repository_of(config: AwsConfig) -> tuple[str, list[Issue]]:
         ]
 
     account = re.match(r"arn:[\w-]+:iam::(\d{12}):", config.role)
-    name = configured.partition("/")[2] if ECR.fullmatch(configured) else configured
+    if ECR.fullmatch(configured):
+        name = configured.partition("/")[2]
+    else:
+        name = configured
+
     if not re.fullmatch(_NAME, name) or "." in name.partition("/")[0]:
         hint = "its name, or ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME, without a tag"
         return "", [Issue(("aws", "repository"), f"{configured!r} is not an ECR repository", hint)]

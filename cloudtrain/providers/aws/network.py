@@ -38,7 +38,10 @@ def network_checks(account: Account) -> Iterator[Check]:
     )
     subnets: list[Resource] = []
     yield asked.answered_by(lambda: _subnets(account, asked, subnets))
-    network = subnets[0]["VpcId"] if subnets else ""
+    network = ""
+    if subnets:
+        network = subnets[0]["VpcId"]
+
     groups_asked = Question(
         "security groups",
         f"do {', '.join(account.config.security_groups)} let the nodes reach each other",

@@ -90,7 +90,10 @@ def phase_of(described: Mapping[str, Any]) -> str:
 def phase_since(described: Mapping[str, Any]) -> float:
     """Return the start of the phase as a Unix timestamp; 0 if unknown."""
     transitions = described.get("SecondaryStatusTransitions") or []
-    return timestamp(transitions[-1].get("StartTime")) if transitions else 0.0
+    if not transitions:
+        return 0.0
+
+    return timestamp(transitions[-1].get("StartTime"))
 
 
 def phase_event(
@@ -110,8 +113,15 @@ def phase_event(
         since = time_now  # the transition is the same, only its message has changed
 
     event = Phase(time=time_now, phase=phase, since=since or time_now)
-    event = event.replace(running=True) if running else event
-    return event.replace(instance=instance) if instance else event
+    if running:
+        event = event.replace(running=True)
+    else:
+        event = event
+
+    if not instance:
+        return event
+
+    return event.replace(instance=instance)
 
 
 def selected_instance(described: Mapping[str, Any]) -> str:
@@ -162,7 +172,10 @@ def final_state(described: Mapping[str, Any]) -> FinalState | None:
             reason = "the time for waiting and training together is over (limits.max_wait)"
 
     began = has_trained(described)
-    words = readable_reason(reason, began=began) if state != "succeeded" else ""
+    words = ""
+    if state != "succeeded":
+        words = readable_reason(reason, began=began)
+
     if reason.startswith("InternalServerError") and described.get("CheckpointConfig"):
         words += _LARGE_CHECKPOINTS
 
@@ -249,4 +262,7 @@ def ended_at(described: Mapping[str, Any]) -> float:
 
 def timestamp(value: Any) -> float:
     """Return the Unix timestamp of a datetime from boto3; 0 for None."""
-    return float(value.timestamp()) if hasattr(value, "timestamp") else 0.0
+    if not hasattr(value, "timestamp"):
+        return 0.0
+
+    return float(value.timestamp())

@@ -97,4 +97,10 @@ def _principals(statement: Mapping[str, Any]) -> set[str]:
 
 
 def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+    if isinstance(value, list):
+        return value
+
+    if value is None:
+        return []
+
+    return [value]

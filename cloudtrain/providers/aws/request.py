@@ -212,7 +212,10 @@ def job_of(plan: Plan) -> JobDocument:
 
 def _published(plan: Plan) -> dict[str, str]:
     """Return the variable for a trial's published files; empty for any other job."""
-    return {PUBLISHED: published_uri(output_uri(plan), plan.run_id)} if plan.context.trial else {}
+    if not plan.context.trial:
+        return {}
+
+    return {PUBLISHED: published_uri(output_uri(plan), plan.run_id)}
 
 
 def _hyperparameters(plan: Plan) -> dict[str, Any]:
@@ -232,7 +235,10 @@ def _hyperparameters(plan: Plan) -> dict[str, Any]:
         for name, text in texts.items()
         if _HYPERPARAMETER.fullmatch(f"{name}={text}") and not is_secret_argument(name, text)
     ]
-    return {"HyperParameters": dict(fitting[:MAX_HYPERPARAMETERS])} if fitting else {}
+    if not fitting:
+        return {}
+
+    return {"HyperParameters": dict(fitting[:MAX_HYPERPARAMETERS])}
 
 
 def _metrics(plan: Plan) -> dict[str, Any]:
@@ -246,7 +252,10 @@ def _metrics(plan: Plan) -> dict[str, Any]:
         for name, pattern in plan.spec.metrics.items()
     ]
 
-    return {"MetricDefinitions": definitions} if definitions else {}
+    if not definitions:
+        return {}
+
+    return {"MetricDefinitions": definitions}
 
 
 def event_pattern(name: str) -> str:
@@ -259,7 +268,11 @@ def _of_first_rank(pattern: str) -> str:
 
     SageMaker would count a value once for each rank that prints it.
     """
-    pattern = f"(?:{pattern})" if "|" in pattern else pattern
+    if "|" in pattern:
+        pattern = f"(?:{pattern})"
+    else:
+        pattern = pattern
+
     if not _TAB_IN_CLASS.search(pattern):
         pattern = _TAB.sub("#011", pattern)  # as a tab arrives in CloudWatch
 
@@ -313,13 +326,23 @@ def _channel(name: str, uri: str, *, stream: bool = False) -> dict[str, Any]:
 def input_uri(item: Input, provider: str) -> str:
     """Return the URI of an input; a folder's ends in a slash, to match whole names."""
     uri = item.on(provider) or ""
-    return uri if single_file(item, uri) else as_folder(uri)
+    if single_file(item, uri):
+        return uri
+
+    return as_folder(uri)
 
 
 def single_file(item: Input, uri: str) -> dict[str, str]:
     """Return `{"file": NAME}` if an input is a single object, empty if it is a folder."""
-    name = "" if is_file_system(uri) else input_file(item, uri_parts(uri)[1])
-    return {"file": name} if name else {}
+    if is_file_system(uri):
+        name = ""
+    else:
+        name = input_file(item, uri_parts(uri)[1])
+
+    if not name:
+        return {}
+
+    return {"file": name}
 
 
 def _resources(plan: Plan) -> dict[str, Any]:
@@ -334,7 +357,11 @@ def _resources(plan: Plan) -> dict[str, Any]:
         resources["TrainingPlanArn"] = section_of(plan).training_plan
     if needs_volume(types):
         disk = spec.resources.disk
-        resources["VolumeSizeInGB"] = max(1, -(-disk // 2**30)) if disk else DEFAULT_VOLUME_GIB
+        if disk:
+            resources["VolumeSizeInGB"] = max(1, -(-disk // 2**30))
+        else:
+            resources["VolumeSizeInGB"] = DEFAULT_VOLUME_GIB
+
         if key and not has_own_disk(types):
             resources["VolumeKmsKeyId"] = key
     if section_of(plan).keep_alive:

@@ -61,7 +61,10 @@ def publish(run: RunFolder, name: str, text: str) -> None:
 
 def artifacts(run: RunFolder, state: RunState) -> dict[str, str]:
     """Return S3 URIs; empty for a job that was never started."""
-    return artifact_uris(request_of(run)) if state.ref is not None else {}
+    if state.ref is None:
+        return {}
+
+    return artifact_uris(request_of(run))
 
 
 def checkpoints(run: RunFolder, state: RunState) -> str:
@@ -208,7 +211,11 @@ def _page(cloud: AwsClient, name: str, place: dict[str, Any]) -> dict[str, Any]:
 
 def _unseen(events: list[Mapping[str, Any]], place: dict[str, Any]) -> list[tuple[float, bytes]]:
     """Return the lines of a page, without those read before a token was lost."""
-    skip = place.pop("skip", 0) if events else 0
+    if events:
+        skip = place.pop("skip", 0)
+    else:
+        skip = 0
+
     lines = []
     for event in events:
         if skip and event["timestamp"] == place["time"]:
@@ -216,7 +223,11 @@ def _unseen(events: list[Mapping[str, Any]], place: dict[str, Any]) -> list[tupl
             continue
         skip = 0
         is_same_time = event["timestamp"] == place["time"]
-        place["count"] = place["count"] + 1 if is_same_time else 1
+        if is_same_time:
+            place["count"] = place["count"] + 1
+        else:
+            place["count"] = 1
+
         place["time"] = event["timestamp"]
         message = with_control_characters(event["message"].rstrip("\n"))
         text = message.encode("utf-8", "backslashreplace")

@@ -294,7 +294,10 @@ def _of_secret(account: Account, store: str, name: str) -> list[Need]:
         resource = f"arn:{account.partition}:ssm:{where}:parameter/{name.removeprefix('/')}"
 
     actions = {"secretsmanager": "secretsmanager:GetSecretValue", "ssm": "ssm:GetParameter"}
-    return [Need(resource, (actions[store],))] if store in actions else []
+    if store not in actions:
+        return []
+
+    return [Need(resource, (actions[store],))]
 
 
 def key_policy_check(account: Account, key: str) -> Check:

@@ -201,7 +201,11 @@ def _key(key: str, region: str, types: Sequence[str]) -> Iterator[Issue]:
         yield Issue(path, f"{key!r} is not a KMS key", hint)
         return
 
-    key_region = key.split(":")[3] if key.startswith("arn:") else region
+    if key.startswith("arn:"):
+        key_region = key.split(":")[3]
+    else:
+        key_region = region
+
     if key_region != region:
         yield Issue(
             path,

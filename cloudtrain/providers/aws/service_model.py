@@ -167,7 +167,10 @@ def _text(shape: Any, value: str, path: Keys) -> Iterator[Issue]:
     values = shape.metadata.get("enum") or ()
     if values and value not in values:
         near = ", ".join(values if len(values) <= FEW else nearest(value[:SHOWN], values, 3))
-        listed = f" ({'near: ' if len(values) > FEW else ''}{near})" if near else ""
+        listed = ""
+        if near:
+            listed = f" ({'near: ' if len(values) > FEW else ''}{near})"
+
         yield warning(f"{shown} is none of the {len(values)} known values{listed}", path=path)
         return
 
@@ -229,4 +232,7 @@ def _kind(value: Any) -> str:
 
 
 def _shortened(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    if len(text) <= limit:
+        return text
+
+    return text[: limit - 1] + "…"

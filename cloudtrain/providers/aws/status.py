@@ -100,7 +100,10 @@ def usd_per_hour(described: Mapping[str, Any], run: RunFolder) -> float | None:
     """Return US dollars per hour of all machines, by the prices in the plan; None if unknown."""
     instance, nodes = instances_of(described)
     price = config_of(run).prices.get(instance)
-    return price * nodes if price is not None else None
+    if price is None:
+        return None
+
+    return price * nodes
 
 
 def _progress(described: Mapping[str, Any], state: RunState, time_now: float) -> Iterator[Event]:
@@ -226,9 +229,9 @@ def release(run: RunFolder, state: RunState) -> Observation:
         raise
 
     time_now = time.time()
-    released = (
-        Kept(time=time_now, status="Terminated")
-        if state.has_ended
-        else Kept(time=time_now, status=status, seconds=0)
-    )
+    if state.has_ended:
+        released = Kept(time=time_now, status="Terminated")
+    else:
+        released = Kept(time=time_now, status=status, seconds=0)
+
     return Observation(events=[released])

@@ -215,7 +215,10 @@ def sweep_state(
 def _count(job: Mapping[str, Any]) -> int:
     """Return the NNN of `<tuning job>-NNN-<letters>`."""
     count = str(job["TrainingJobName"]).split("-")[-2:][0]
-    return int(count) if count.isdecimal() else 0
+    if not count.isdecimal():
+        return 0
+
+    return int(count)
 
 
 def _trial_state(
@@ -235,7 +238,10 @@ def _trial_state(
 
 def _value(job: Mapping[str, Any]) -> float | None:
     value = (job.get("FinalHyperParameterTuningJobObjectiveMetric") or {}).get("Value")
-    return None if value is None else float(value)
+    if value is None:
+        return None
+
+    return float(value)
 
 
 def _seconds(job: Mapping[str, Any]) -> float:

@@ -198,8 +198,9 @@ def range_of(dimension: Dimension, *, grid: bool) -> tuple[str, dict[str, Any]]:
             "Values": [text_of(value) for value in dimension.values]
         }
 
-    kind = (
-        "IntegerParameterRanges" if isinstance(dimension, Integers) else "ContinuousParameterRanges"
-    )
+    kind = "ContinuousParameterRanges"
+    if isinstance(dimension, Integers):
+        kind = "IntegerParameterRanges"
+
     ends = {"MinValue": text_of(dimension.low), "MaxValue": text_of(dimension.high)}
     return kind, {**ends, "ScalingType": "Logarithmic" if dimension.log else "Linear"}

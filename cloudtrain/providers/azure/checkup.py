@@ -194,17 +194,16 @@ def _machines_check(account: Account) -> Check:
     gpus = account.target.gpus or 0
     nodes = spec.resources.nodes
     compute = config.compute or ""
-    question = (
-        Question(
+    if compute:
+        question = Question(
             "compute",
             f"has the cluster {compute} {nodes} nodes of the planned kind",
             ("azure", "compute"),
         )
-        if compute
-        else Question(
+    else:
+        question = Question(
             "quota", f"may {spec.machines} x {' or '.join(types)} run at once", spec.machines_at
         )
-    )
 
     def ask() -> Check:
         try:

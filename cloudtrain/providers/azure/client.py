@@ -359,13 +359,19 @@ def workspace(subscription: str, resource_group: str, name: str) -> Workspace:
 def _created(job: Any) -> float:
     """Return the creation time of a job as a Unix timestamp; 0 if unknown."""
     created = getattr(job.creation_context, "created_at", None)
-    return float(created.timestamp()) if created is not None else 0.0
+    if created is None:
+        return 0.0
+
+    return float(created.timestamp())
 
 
 def _field_or_wire_name(entity: Any, attribute: str, wire_name: str) -> Any:
     """Return a value of an entity; azure-ai-ml 1.35 has some only under their JSON names."""
     value = getattr(entity, attribute, None)
-    return vars(entity).get(wire_name) if value is None else value
+    if value is not None:
+        return value
+
+    return vars(entity).get(wire_name)
 
 
 def _sas_of(datastore: Any) -> str:
@@ -375,5 +381,9 @@ def _sas_of(datastore: Any) -> str:
 
 def _quota_name(name: Any) -> str:
     """Return the name of a quota, which the SDK gives as a mapping or as an object."""
-    fields = name if isinstance(name, Mapping) else vars(name or object)
+    if isinstance(name, Mapping):
+        fields = name
+    else:
+        fields = vars(name or object)
+
     return str(fields.get("value", ""))

@@ -72,7 +72,11 @@ def _discovered_runs(
             continue
         open_runs.discard(job.name)
         last_state = known.states.get(job.name)
-        in_a_row = in_a_row + 1 if last_state in ENDED else 0
+        if last_state in ENDED:
+            in_a_row = in_a_row + 1
+        else:
+            in_a_row = 0
+
         if last_state not in ENDED:
             yield _discovered_run(cloud, scope, job, prices)
         elif in_a_row >= KNOWN_IN_A_ROW and not open_runs:

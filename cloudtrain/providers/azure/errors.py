@@ -102,7 +102,11 @@ def refuse_unreadable_storage(response: Any) -> None:
     status = answer.status_code
     headers = answer.headers
     is_list = status == 200 and request.method == "GET" and "comp=list" in request.url
-    body = _body(answer) if is_list else b""
+    if is_list:
+        body = _body(answer)
+    else:
+        body = b""
+
     _record(request, answer, body)
     if not any(name in headers for name in ("x-ms-version", "x-ms-error-code", "x-ms-request-id")):
         raise UnreadableAnswer(f"status {status} without the headers that storage always sends")
@@ -134,16 +138,26 @@ def _json_problem(request: Any, status: int, body: bytes) -> str:
     if request.method == "HEAD" or 300 <= status < 400 or status in (408, 429) or status >= 500:
         return ""
     if body.strip():
-        return "" if _is_json(body) else _described(status, body, "JSON")
+        if _is_json(body):
+            return ""
+
+        return _described(status, body, "JSON")
 
     has_none = "/cancel?" in request.url or (status == 404 and "/computes/" in request.url)
     needs_body = status in (200, 201, 404) and not has_none
-    return f"status {status} with an empty body" if needs_body else ""
+    if not needs_body:
+        return ""
+
+    return f"status {status} with an empty body"
 
 
 def _body(answer: Any) -> bytes:
     """Return the body of a response of either of azure-core's two kinds."""
-    content = answer.body() if hasattr(answer, "body") else answer.read()
+    if hasattr(answer, "body"):
+        content = answer.body()
+    else:
+        content = answer.read()
+
     return content if isinstance(content, bytes) else b""
 
 
@@ -164,7 +178,11 @@ def _is_listing(body: bytes) -> bool:
 
 
 def _described(status: int, body: bytes, expected: str) -> str:
-    content = "HTML" if b"<html" in body[:1000].lower() else f"{len(body)} bytes"
+    if b"<html" in body[:1000].lower():
+        content = "HTML"
+    else:
+        content = f"{len(body)} bytes"
+
     return f"status {status} with {content} that is not {expected}"
 
 
@@ -177,7 +195,11 @@ def translated(error: Exception, call: str, place: str, action: str = "") -> Clo
     if isinstance(error, CloudtrainError):
         return error
 
-    where = f"{call} in {place}" if place else call
+    if place:
+        where = f"{call} in {place}"
+    else:
+        where = call
+
     for cause in _chain(error):
         if isinstance(cause, UnreadableAnswer):
             return unreadable(where, str(cause))
@@ -312,8 +334,15 @@ def _denied(error: sdk.HttpResponseError, where: str, action: str) -> CloudError
 
     kind = "blob" if "Microsoft.Storage" in str(error) or _is_of_storage(error) else "arm"
     named = re.search(r"perform action '([^']+)'|permissions for (\S+) actions", answer)
-    action = next(filter(None, named.groups())) if named else action
-    needed = f"{action}: " if action else ""
+    if named:
+        action = next(filter(None, named.groups()))
+    else:
+        action = action
+
+    needed = ""
+    if action:
+        needed = f"{action}: "
+
     hint = (
         f"these credentials lack a role ({needed}{_ROLES[kind]}), or it was given minutes ago and"
         " is not in force yet"

@@ -91,7 +91,10 @@ def check_image_name(image: str | Mapping[str, str]) -> list[Issue]:
     if selected.is_build or text == "auto":
         return []
     problem = _wrong(text)
-    return [Issue(path, *problem)] if problem else []
+    if not problem:
+        return []
+
+    return [Issue(path, *problem)]
 
 
 def _wrong(image: str) -> tuple[str, str] | None:

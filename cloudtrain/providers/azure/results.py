@@ -51,7 +51,10 @@ def publish(run: RunFolder, name: str, text: str) -> None:
 
 def artifacts(run: RunFolder, state: RunState) -> dict[str, str]:
     """Return datastore URIs; empty for a job that was never started."""
-    return artifact_uris(request_of(run)) if state.ref is not None else {}
+    if state.ref is None:
+        return {}
+
+    return artifact_uris(request_of(run))
 
 
 def checkpoints(run: RunFolder, state: RunState) -> str:
@@ -139,7 +142,10 @@ def download_folder(
             for file in files
             if file.name.endswith(LINK) and file.stat().st_size <= LONGEST_TARGET
         ]
-        return make_links(links, folder, note) if blobs else False
+        if not blobs:
+            return False
+
+        return make_links(links, folder, note)
 
 
 def existing_artifacts(cloud: Workspace, job: str, uris: Mapping[str, str]) -> list[str] | None:

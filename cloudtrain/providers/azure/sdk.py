@@ -310,7 +310,11 @@ class ResourceManager:
 
         Raise HttpResponseError for a status of 400 or more.
         """
-        address = f"{self.address}{path}" if path.startswith("/") else path
+        if path.startswith("/"):
+            address = f"{self.address}{path}"
+        else:
+            address = path
+
         answer = self._client.send_request(HttpRequest("GET", address, params=dict(query)))
         if answer.status_code >= 400:
             raise HttpResponseError(response=answer, error_format=ARMErrorFormat)

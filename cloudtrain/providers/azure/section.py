@@ -37,7 +37,10 @@ class Output(Section):
 
 
 def _read_output(value: Any) -> Any:
-    return {"path": value} if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+
+    return {"path": value}
 
 
 class EarlyTermination(Section):

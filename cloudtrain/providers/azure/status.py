@@ -315,7 +315,10 @@ def phase_event(
     began = min(started_at(details), time_now)  # clocks differ
     is_new = state is None or (not state.waiting_since and not 0 < state.started <= began)
     event = event.replace(running=True)
-    return event.replace(since=began) if began and is_new else event
+    if began and is_new:
+        return event.replace(since=began)
+
+    return event
 
 
 def final_state(details: Mapping[str, Any]) -> FinalState | None:

@@ -63,7 +63,10 @@ def stop(run: RunFolder, state: RunState, record: Record) -> bool:
         must_wait = False
 
     record(_stop_requested(reason))
-    problem = _wait_until_saved(run, state, record) if must_wait else ""
+    problem = ""
+    if must_wait:
+        problem = _wait_until_saved(run, state, record)
+
     if problem:
         with suppress(StorageError):  # a full disk must not keep a job from being stopped
             record(_stop_requested(f"{reason}; {problem}"))

@@ -310,7 +310,10 @@ def refuse_cluster(
 
     row = find_instance("azure", size)
     if row is not None and row.gpus != gpus:
-        has = f"{row.gpus} x {row.gpu}" if row.gpus else "no GPU"
+        has = "no GPU"
+        if row.gpus:
+            has = f"{row.gpus} x {row.gpu}"
+
         message = f"the machines of {name} ({size}) have {has}, the job uses {gpus} per node"
         raise RefusedError(message, hint=f"resources.gpus: {row.gpus}, or another cluster")
 

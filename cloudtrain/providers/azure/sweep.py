@@ -78,7 +78,10 @@ class AzureSweeps:
     def stopping(self, plan: Plan) -> str:
         """Say which policy ends bad trials early."""
         policy = section_of(plan).early_termination
-        return f"Azure ML's policy {policy.type} ends bad trials early" if policy else ""
+        if not policy:
+            return ""
+
+        return f"Azure ML's policy {policy.type} ends bad trials early"
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """Return the document of a sweep job as plain JSON, and the job document of all trials."""
@@ -267,7 +270,10 @@ def _is_late(request: Mapping[str, Any], details: Mapping[str, Any]) -> bool:
 def _number(trial: TrialInfo) -> int:
     """Return the N of `<sweep job>_N`."""
     number = trial.name.rpartition("_")[2]
-    return int(number) if number.isdecimal() else -1
+    if not number.isdecimal():
+        return -1
+
+    return int(number)
 
 
 def _url(url: str, sweep: str, trial: str) -> str:

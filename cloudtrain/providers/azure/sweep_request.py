@@ -161,7 +161,10 @@ def expression(dimension: Dimension, method: str) -> dict[str, Any]:
     kind = f"{'q' * isinstance(dimension, Integers)}{'log' * dimension.log}uniform"
     ends = (math.log(low), math.log(high)) if dimension.log else (low, high)
     document: dict[str, Any] = {"type": kind, "min_value": ends[0], "max_value": ends[1]}
-    return {**document, "q": 1} if isinstance(dimension, Integers) else document
+    if not isinstance(dimension, Integers):
+        return document
+
+    return {**document, "q": 1}
 
 
 def trial_document(sweep: Mapping[str, Any], name: str, texts: Mapping[str, str]) -> dict[str, Any]:

@@ -54,11 +54,10 @@ def address_issues() -> list[Issue]:
         message = (
             f"{by} is {where}: the run's folders are mounted, so the engine must be this machine's"
         )
-        hint = (
-            "unset DOCKER_HOST"
-            if by == "DOCKER_HOST"
-            else "docker context use default, or export DOCKER_CONTEXT=default"
-        )
+        hint = "docker context use default, or export DOCKER_CONTEXT=default"
+        if by == "DOCKER_HOST":
+            hint = "unset DOCKER_HOST"
+
         return [Issue((), message, hint)]
 
     return []
@@ -70,7 +69,10 @@ def _engine(plan: Plan) -> list[Issue]:
             issue = image_issue(engine, plan.host, engine.info().architecture)
     except CloudtrainError as error:
         return [Issue((), error.message, error.hint)]
-    return [issue] if issue else []
+    if not issue:
+        return []
+
+    return [issue]
 
 
 def image_issue(engine: Engine, target: Target, machine: str) -> Issue | None:

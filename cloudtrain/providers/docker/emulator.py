@@ -272,7 +272,11 @@ class SageMakerContainers(SageMakerEmulator):
             for channel in self.job.channels:
                 if source := sources.get(channel.name):
                     name = ARCHIVE if channel.name == SOURCE else source.name
-                    inside = channel.folder if source.is_dir() else f"{channel.folder}/{name}"
+                    if source.is_dir():
+                        inside = channel.folder
+                    else:
+                        inside = f"{channel.folder}/{name}"
+
                     binds.append(_read_only(source, root / inside, f"{ROOT}/{inside}"))
             launch = ContainerLaunch(
                 node=container.node,

@@ -334,11 +334,17 @@ def stored_login(registry: str) -> RegistryLogin | None:
         user = TOKEN_USER
         password = entry["IdentityToken"]
 
-    return RegistryLogin(user, password) if user and password else None
+    if user and password:
+        return RegistryLogin(user, password)
+
+    return None
 
 
 def _auth_config(login: RegistryLogin | None) -> dict[str, str] | None:
-    return {"username": login.user, "password": login.password} if login else None
+    if not login:
+        return None
+
+    return {"username": login.user, "password": login.password}
 
 
 def _digest(message: Mapping[str, Any]) -> str:
@@ -351,7 +357,10 @@ def _digest(message: Mapping[str, Any]) -> str:
 
 
 def _devices(spec: ContainerSpec) -> list[DeviceRequest]:
-    return [DeviceRequest(device_ids=list(spec.gpus), capabilities=[["gpu"]])] if spec.gpus else []
+    if not spec.gpus:
+        return []
+
+    return [DeviceRequest(device_ids=list(spec.gpus), capabilities=[["gpu"]])]
 
 
 def _label_filters(labels: Mapping[str, str]) -> list[str]:

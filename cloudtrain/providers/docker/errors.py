@@ -221,7 +221,10 @@ def refused_push(address: str, answer: str) -> CloudError:
 def host() -> str:
     """Return the engine's address, and the Docker context that names it, if any."""
     where, by = address()
-    return f"{where} ({by})" if by.startswith("the docker context") else where
+    if not by.startswith("the docker context"):
+        return where
+
+    return f"{where} ({by})"
 
 
 def _detail(error: Exception) -> str:

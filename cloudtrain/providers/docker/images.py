@@ -106,7 +106,10 @@ def login_for(host: str) -> RegistryLogin | None:
     if ecr is None and not ACR.fullmatch(host):
         return _docker_login(host)
     try:
-        return _ecr_login(ecr[2], ecr[1]) if ecr else _acr_login(host)
+        if ecr:
+            return _ecr_login(ecr[2], ecr[1])
+
+        return _acr_login(host)
     except CloudtrainError as error:
         login = _docker_login(host)
         if login is None:
@@ -236,7 +239,10 @@ def resolve_image(
 
 def ensure_local(recipe: Recipe) -> str:
     """Return the name of a recipe's image on this machine. Build it if it is missing."""
-    return recipe.name if _is_local(recipe) else build(recipe)
+    if _is_local(recipe):
+        return recipe.name
+
+    return build(recipe)
 
 
 def ensure_pushed(
@@ -377,7 +383,11 @@ def arguments(
     """Return the arguments of `docker`. `folder`: build context, if not the recipe's."""
     version = {"VERSION": __version__} if recipe.kind else {}
     values = {**version, **dict(arg.partition("=")[::2] for arg in recipe.args)}
-    dockerfile = str(Path(folder, Path(recipe.dockerfile).name)) if folder else recipe.dockerfile
+    if folder:
+        dockerfile = str(Path(folder, Path(recipe.dockerfile).name))
+    else:
+        dockerfile = recipe.dockerfile
+
     argv = ["build", "--file", dockerfile, "--label", f"{INPUTS_LABEL}=sha256:{recipe.digest}"]
     argv += [word for name, value in values.items() for word in ("--build-arg", f"{name}={value}")]
     argv += [word for name in names for word in ("--tag", name)]
@@ -393,7 +403,10 @@ def _buildkit(docker: str) -> dict[str, str]:
         text=True,
         check=False,
     )
-    return {"DOCKER_BUILDKIT": "1"} if version.stdout.startswith(("18.", "19.", "20.")) else {}
+    if not version.stdout.startswith(("18.", "19.", "20.")):
+        return {}
+
+    return {"DOCKER_BUILDKIT": "1"}
 
 
 def _program() -> str:

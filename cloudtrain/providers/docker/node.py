@@ -141,7 +141,8 @@ class ContainerOutput:
 
         message = _exit_message(code, self._last_line.decode("utf-8", "replace").strip()[:200])
         hint = KILLED_FROM_OUTSIDE if code == KILLED and not memory_cause else None
-        message += f" ({memory_cause})" if memory_cause else ""
+        if memory_cause:
+            message += f" ({memory_cause})"
         self._fail("SIGKILL" if code == KILLED else "exit", message, hint)
 
         return code or 1
@@ -156,7 +157,11 @@ class ContainerOutput:
             message=message,
             attempt=0,
         )
-        cause = cause.replace(hint=hint) if hint else cause
+        if hint:
+            cause = cause.replace(hint=hint)
+        else:
+            cause = cause
+
         self._write_event(Error(**cause.to_json()))
         self._write_event(NodeEnded(outcome="failed", error=cause, forced=False))
         self.log(f"failed: {message}")

@@ -144,7 +144,10 @@ class LocalBackend(Provider):
 
         If the state of the supervisor is unknown, all processes stay, and a phase reports that.
         """
-        return () if state.has_ended else (Observation(events=self._state_events(run, state)),)
+        if state.has_ended:
+            return ()
+
+        return (Observation(events=self._state_events(run, state)),)
 
     def _state_events(self, run: RunFolder, state: RunState) -> Sequence[Event]:
         """Return events for the supervisor's state. StorageError if the run's folder is gone."""
@@ -164,7 +167,10 @@ class LocalBackend(Provider):
             _end_unstarted(run)
             return []
         if supervisor is SupervisorState.ALIVE or is_starting:
-            return [_phase(time_now, "")] if state.phase else []
+            if not state.phase:
+                return []
+
+            return [_phase(time_now, "")]
 
         given_up = supervisor is SupervisorState.UNKNOWN and _ignored_stop(run.path)
         # It may have written the last event and exited after the events were read.
@@ -173,11 +179,10 @@ class LocalBackend(Provider):
         if supervisor is SupervisorState.UNKNOWN and not given_up:
             phase = f"no sign of life of its supervisor{_where(run.path)}"
             since = last_heartbeat(run.path)
-            return (
-                []
-                if state.phase == phase
-                else [_phase(time_now, phase, since if since > 0 else time_now)]
-            )
+            if state.phase == phase:
+                return []
+
+            return [_phase(time_now, phase, since if since > 0 else time_now)]
 
         reason = UNSTARTED
         if given_up:
@@ -199,7 +204,10 @@ class LocalBackend(Provider):
     def end_orphans(self, run: Path) -> str:
         """End processes that a dead supervisor left; return a note, empty if there were none."""
         count = end_orphans(run, ORPHAN_STOP_SECONDS)
-        return f"{count} processes that were left have been ended" if count else ""
+        if not count:
+            return ""
+
+        return f"{count} processes that were left have been ended"
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:  # noqa: ARG002
         """Write the stop file, and send SIGTERM if the supervisor is on this machine.
@@ -271,7 +279,10 @@ def _phase(time_now: float, phase: str, since: float | None = None) -> Phase:
 
 def _where(run: Path) -> str:
     identity = identity_of(run)
-    return f" on {identity.machine}" if identity else ""
+    if not identity:
+        return ""
+
+    return f" on {identity.machine}"
 
 
 def _ignored_stop(run: Path) -> bool:

@@ -80,7 +80,10 @@ def host_checks(plan: Plan, *, starting: bool) -> list[Issue]:
 
 def gpu_rules(plan: Plan, required_gpus: int, of: str) -> list[Issue]:
     """Return an error if GPUs are required without a driver. `of`: `per node` or `in all`."""
-    return [] if _has_driver() else _too_few(plan, 0, required_gpus, of)
+    if _has_driver():
+        return []
+
+    return _too_few(plan, 0, required_gpus, of)
 
 
 def gpu_checks(plan: Plan, python: str, required_gpus: int, of: str) -> list[Issue]:
@@ -199,7 +202,10 @@ def _torch(plan: Plan, python: str) -> list[Issue]:
         except (OSError, subprocess.TimeoutExpired) as error:
             return [Issue((), f"{python} cannot be run: {error}", hint)]
 
-    return [] if has_torch else [Issue((), f"torch is not installed for {python}", hint)]
+    if has_torch:
+        return []
+
+    return [Issue((), f"torch is not installed for {python}", hint)]
 
 
 def _has_driver() -> bool:
@@ -295,7 +301,10 @@ def torch_check(facts: PythonFacts, gpus: GpuFacts) -> Check:
             "look at CUDA_VISIBLE_DEVICES, and at nvidia-smi; restart the machine",
         )
 
-    sees = f", which sees {facts.torch_gpus} of {len(gpus.names)} GPUs" if gpus.names else ""
+    sees = ""
+    if gpus.names:
+        sees = f", which sees {facts.torch_gpus} of {len(gpus.names)} GPUs"
+
     return question.ok(f"torch {facts.torch}{sees}")
 
 
@@ -358,4 +367,7 @@ def _is_too_old(gpus: GpuFacts, facts: PythonFacts) -> bool:
 def release(version: str) -> tuple[int, ...]:
     """Return a comparable version: `(2, 13, 0)` for `2.13.0+cu130`."""
     numbers = re.match(r"\d+(\.\d+)*", version)
-    return tuple(map(int, numbers[0].split("."))) if numbers else ()
+    if not numbers:
+        return ()
+
+    return tuple(map(int, numbers[0].split(".")))

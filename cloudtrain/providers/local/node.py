@@ -145,11 +145,10 @@ def run_outcome(
     errors = [node.error for node in nodes if node.error]
     if nodes and all(node.exit_code == 0 for node in nodes):
         stopped = next((node for node in nodes if node.stopped), None)
-        return (
-            Ended(state="stopped", reason=stop_reason or stopped.stop_reason)
-            if stopped
-            else Ended(state="succeeded")
-        )
+        if stopped:
+            return Ended(state="stopped", reason=stop_reason or stopped.stop_reason)
+
+        return Ended(state="succeeded")
 
     first_stopped = _first_stopped_from_outside(nodes, signalled_at)
     if (
@@ -196,5 +195,9 @@ def _unexplained(node: Node | None) -> Ended:
     if code == STOPPED:
         return Ended(state="stopped", reason=node.stop_reason)
 
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    if code < 0:
+        how = f"was killed by {signal.Signals(-code).name}"
+    else:
+        how = f"exited with code {code}"
+
     return Ended(state="failed", reason=f"the launcher of node {node.rank} {how}; see its log")

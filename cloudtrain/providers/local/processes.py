@@ -80,12 +80,18 @@ def runs_end_with_this_process() -> Iterator[None]:
 
 def lifeline() -> list[str]:
     """Return the supervisor's last argument if its run is to end with this process."""
-    return [ProcessIdentity.own_text()] if _tied == [os.getpid()] else []
+    if _tied != [os.getpid()]:
+        return []
+
+    return [ProcessIdentity.own_text()]
 
 
 def read_lifeline(arguments: list[str]) -> ProcessIdentity | None:
     """Return the process that a run ends with, from the result of `lifeline`, or None."""
-    return ProcessIdentity.from_json(json.loads(arguments[0])) if arguments else None
+    if not arguments:
+        return None
+
+    return ProcessIdentity.from_json(json.loads(arguments[0]))
 
 
 KILL_TIMEOUT_SECONDS = 5

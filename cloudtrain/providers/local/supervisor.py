@@ -81,7 +81,11 @@ class SupervisedFolder(RunFolder):
 
     def is_found_removed(self) -> bool:
         """Look for the folder; return True if it counts as removed now."""
-        self._missed_checks = 0 if self.exists() else self._missed_checks + 1
+        if self.exists():
+            self._missed_checks = 0
+        else:
+            self._missed_checks = self._missed_checks + 1
+
         return self._is_removed
 
     def remove_what_was_recreated(self) -> None:

@@ -167,4 +167,7 @@ class AzureMLEmulator(ProcessesOfHost):
             raise StorageError(f"input {name}: there is nothing at {uri}")
 
         files = list(folder.iterdir())
-        return files[0] if len(files) == 1 and uri.endswith(files[0].name) else folder
+        if len(files) == 1 and uri.endswith(files[0].name):
+            return files[0]
+
+        return folder

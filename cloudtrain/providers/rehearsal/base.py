@@ -83,7 +83,10 @@ class EmulatedPlan:
     def local_input(self, name: str) -> str:
         """Return the path of an input on this machine; empty without a local one in the spec."""
         location = self._on_this_machine(self.inputs.get(name, {}))
-        return str(Path(self.folder) / Path(location).expanduser()) if location else ""
+        if not location:
+            return ""
+
+        return str(Path(self.folder) / Path(location).expanduser())
 
     def local_secrets(self) -> dict[str, str]:
         """Return the local locations of secrets, if the spec has any."""
@@ -172,7 +175,10 @@ def published_variables(paths: RunPaths) -> dict[str, str]:
 
     It overrides the request's own variable.
     """
-    return {PUBLISHED: str(paths.published)} if paths.published.is_dir() else {}
+    if not paths.published.is_dir():
+        return {}
+
+    return {PUBLISHED: str(paths.published)}
 
 
 def thread_variables(paths: RunPaths, cores: int) -> dict[str, str]:

@@ -242,7 +242,11 @@ class SageMakerEmulator(ProcessesOfHost):
         for channel in self.job.channels:
             if channel.name not in (SOURCE, JOB):
                 resume = self.plan.resume_from
-                location = resume if channel.name == RESUME else self.plan.local_input(channel.name)
+                if channel.name == RESUME:
+                    location = resume
+                else:
+                    location = self.plan.local_input(channel.name)
+
                 paths[channel.name] = self._downloaded(channel.name, location or channel.uri)
 
         return paths

@@ -145,7 +145,10 @@ def ini_value(path: Path, section: str, key: str) -> CliDefault | None:
             current = _unquoted(header[1])
         elif current == section and (entry := _VALUE.match(line)) and entry[1] == key:
             value = re.split(r"\s[#;]", entry[2])[0].strip()
-            return (value, f"{display_path(path)}:{number}") if value else None
+            if not value:
+                return None
+
+            return (value, f"{display_path(path)}:{number}")
 
     return None
 
@@ -157,12 +160,18 @@ def _unquoted(section: str) -> str:
 def display_path(path: Path) -> str:
     """Return the path with the home folder written as `~`."""
     home = str(Path.home())
-    return "~" + str(path)[len(home) :] if str(path).startswith(f"{home}/") else str(path)
+    if str(path).startswith(f"{home}/"):
+        return "~" + str(path)[len(home) :]
+
+    return str(path)
 
 
 def environment_value(environ: Mapping[str, str], name: str) -> CliDefault | None:
     """Return the value of an environment variable; None if it is empty or not set."""
-    return (environ[name], f"environment {name}") if environ.get(name) else None
+    if not environ.get(name):
+        return None
+
+    return (environ[name], f"environment {name}")
 
 
 MAX_SECONDS = 120

@@ -216,9 +216,11 @@ def _failure_of(attempt: Attempt, error: Exception, name: str) -> CloudError:
     if isinstance(error, CloudError):
         failure = error
     else:
-        why = (
-            error.what if isinstance(error, CloudtrainError) else f"{type(error).__name__}: {error}"
-        )
+        if isinstance(error, CloudtrainError):
+            why = error.what
+        else:
+            why = f"{type(error).__name__}: {error}"
+
         message = f"the answer to the request that creates {name} is unreadable: {why}"
         if attempt.requests <= 0:
             message = f"the request that creates {name} cannot be repeated: {why}"

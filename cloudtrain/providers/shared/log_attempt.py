@@ -76,7 +76,10 @@ def _readability_events(state: RunState, error: CloudError | None) -> list[LogUn
     previous = state.log_unread
     time_now = time.time()
     if error is None:
-        return [LogUnread(time=time_now, reason="")] if previous else []
+        if not previous:
+            return []
+
+        return [LogUnread(time=time_now, reason="")]
     if previous and previous.code == error.code:
         return []
 
@@ -153,4 +156,7 @@ def ended_event(
 
 def with_billing(event: E, billing: Billing | None) -> E:
     """Return the event with the billing; the unchanged event if the billing is unknown."""
-    return event if billing is None else event.replace(billing=billing)
+    if billing is None:
+        return event
+
+    return event.replace(billing=billing)

@@ -75,4 +75,7 @@ def input_file(item: Input, uri: str) -> str:
     """Return the file name of an input; empty for a folder. Its type or its suffix decides."""
     if item.type is None:
         return file_name(uri)
-    return uri.rpartition("/")[2] if item.type == "file" else ""
+    if item.type != "file":
+        return ""
+
+    return uri.rpartition("/")[2]

@@ -57,7 +57,10 @@ def idle_note(plan: Plan) -> list[str]:
         return []
     idle = plan.gpus - plan.processes
     per_node = f"{idle} of {plan.gpus} GPUs per node"
-    return [f"{per_node} stay idle unless a process drives several"] if idle > 0 else []
+    if idle > 0:
+        return [f"{per_node} stay idle unless a process drives several"]
+
+    return []
 
 
 def rehearsal_notes(plan: Plan) -> list[str]:
@@ -118,4 +121,7 @@ def _same_recipe(first: PlannedImage | None, second: PlannedImage | None) -> boo
 
 
 def _environment(host_image: str) -> str:
-    return f"in {host_image}" if host_image else "with this machine's Python and torch"
+    if not host_image:
+        return "with this machine's Python and torch"
+
+    return f"in {host_image}"

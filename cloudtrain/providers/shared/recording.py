@@ -179,7 +179,10 @@ class Recording:
 
     def _key(self, name: str) -> str:
         is_public = _SYSTEM_KEY.match(name) or name in _PUBLIC
-        return name if is_public else self._placeholder(name, "key")
+        if is_public:
+            return name
+
+        return self._placeholder(name, "key")
 
     def _text(self, text: str) -> str:
         """Return a text in which only public words are left."""
@@ -241,7 +244,11 @@ def _parsed(body: Any) -> Any:
     if not isinstance(body, (bytes, str)):
         return None
 
-    text = body if isinstance(body, str) else body.decode("utf-8-sig", "replace")
+    if isinstance(body, str):
+        text = body
+    else:
+        text = body.decode("utf-8-sig", "replace")
+
     try:
         return json.loads(text)
     except ValueError:
@@ -267,4 +274,7 @@ def _words(folder: Path) -> frozenset[str]:
 def recording(cloud: str, sdk: Path) -> Recording | None:
     """Return the recording of this process; None without CLOUDTRAIN_RECORD."""
     folder = os.environ.get("CLOUDTRAIN_RECORD")
-    return Recording(cloud, Path(folder), sdk) if folder else None
+    if not folder:
+        return None
+
+    return Recording(cloud, Path(folder), sdk)

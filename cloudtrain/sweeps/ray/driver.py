@@ -149,7 +149,11 @@ class RayDriver:
             return
 
         before = self._losses.get(number, (trial.reports, 0))
-        count = before[1] + 1 if before[0] == trial.reports else 1
+        if before[0] == trial.reports:
+            count = before[1] + 1
+        else:
+            count = 1
+
         self._losses[number] = (trial.reports, count)
 
         if self._jobs.has_run(trial):
@@ -164,7 +168,10 @@ class RayDriver:
             self.take(run_ended(trial, "stopped", "it had not begun"))
 
     def _announced_trial(self) -> Trial | None:
-        return self.state.trials[self._announced.pop(0)] if self._announced else None
+        if not self._announced:
+            return None
+
+        return self.state.trials[self._announced.pop(0)]
 
     def _handed_out(self, trial: Trial) -> Mapping[str, Any] | None:
         """Return a trial for Ray with its resources; None if its values are invalid."""
@@ -254,7 +261,11 @@ def drive_ray(
             error = _run_once(driver, cluster, pause)
             if error:
                 count = sum(isinstance(event, Reported) for event, _ in folder.events_from())
-                breaks = breaks + 1 if count == reports else 1
+                if count == reports:
+                    breaks = breaks + 1
+                else:
+                    breaks = 1
+
                 reports = count
 
                 if breaks >= MAX_BREAKS:

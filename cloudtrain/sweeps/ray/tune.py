@@ -81,7 +81,10 @@ class RayCluster:
             )
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             ray.shutdown()
-            where = f"the Ray cluster at {address}" if address else "Ray"
+            where = "Ray"
+            if address:
+                where = f"the Ray cluster at {address}"
+
             why = " ".join(str(error).split())[:300]
             raise CloudError(
                 f"{where} cannot be reached: {why}", hint=f"{ADDRESS}=HOST:PORT", transient=True
@@ -128,7 +131,10 @@ def _of_workers() -> dict[str, Any] | None:
     variables = {
         name: value for name, value in os.environ.items() if name.startswith("CLOUDTRAIN_")
     }
-    return {"env_vars": variables} if variables else None
+    if not variables:
+        return None
+
+    return {"env_vars": variables}
 
 
 class RayWorker:

@@ -93,7 +93,10 @@ class Installation:
         ):
             installed = layered.installed_in(environment)
             result["reused"] = installed is not None
-            result["installed"] = self._make(environment) if installed is None else installed
+            if installed is None:
+                result["installed"] = self._make(environment)
+            else:
+                result["installed"] = installed
 
         layer = self.scratch / "layer"
         layered.create_layer(layer, environment)

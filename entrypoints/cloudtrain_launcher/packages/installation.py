@@ -90,7 +90,10 @@ class Installation:
             f"{name} {version}"
             for name, version in sorted(self.installed.items(), key=lambda item: item[0].lower())
         ]
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        more = ""
+        if len(names) > SHOWN:
+            more = f" and {len(names) - SHOWN} more"
+
         return (
             f"packages: {', '.join(names[:SHOWN])}{more}"
             f" ({'installed before' if self.reused else 'installed now'})"
@@ -100,7 +103,11 @@ class Installation:
         try:
             document: dict[str, Any] = json.loads(self._result.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            code = self._process.wait() if self._process else 0
+            if self._process:
+                code = self._process.wait()
+            else:
+                code = 0
+
             raise InstallationError(
                 f"the installation of packages ended with code {code}; see the log"
             ) from None

@@ -56,7 +56,10 @@ def find_node_context(environ: Mapping[str, str]) -> NodeContext:
 
 def find_failure_file(environ: Mapping[str, str]) -> str:
     """Return the path of the platform's failure file, even without a node context; empty: none."""
-    return failure_file(environ) if environ.get(PLATFORM) == "sagemaker" else ""
+    if environ.get(PLATFORM) != "sagemaker":
+        return ""
+
+    return failure_file(environ)
 
 
 def wait_for_dns(

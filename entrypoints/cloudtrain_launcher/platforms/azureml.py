@@ -54,7 +54,11 @@ def azureml_context(environ: Mapping[str, str]) -> NodeContext:
         name[len(VARIABLES) :]: text for name, text in environ.items() if name.startswith(VARIABLES)
     }
     job_name = environ.get("AZUREML_RUN_ID", "")
-    mounts = _own_folders(environ, job_name) if chosen else job_folders(environ)
+    if chosen:
+        mounts = _own_folders(environ, job_name)
+    else:
+        mounts = job_folders(environ)
+
     parent = Path.cwd().parent
     output, model, checkpoints = (
         str(parent / "kept" / name) for name in ("output", "model", "checkpoint")

@@ -47,7 +47,10 @@ def sagemaker_context(environ: Mapping[str, str]) -> NodeContext:
     job_name = environ.get("TRAINING_JOB_NAME", "")
     chosen = _hyperparameters(f"{base}/input/config/hyperparameters.json")
     # All trials of a tuning job share one checkpoint folder in S3, copied to each of them.
-    own_folder = f"/{job_name}" if OBJECTIVE in chosen and job_name else ""
+    own_folder = ""
+    if OBJECTIVE in chosen and job_name:
+        own_folder = f"/{job_name}"
+
     return NodeContext(
         platform="sagemaker",
         node_rank=hosts.index(host),

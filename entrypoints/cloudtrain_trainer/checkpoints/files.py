@@ -156,11 +156,10 @@ def set_aside(folder: Path, run: str, log: Callable[[str], None]) -> None:
     aside = folder / f"before-{name}"
 
     if other_steps:
-        moved = (
-            "this run resumes; earlier checkpoints of other runs"
-            if own_steps
-            else "earlier checkpoints"
-        )
+        moved = "earlier checkpoints"
+        if own_steps:
+            moved = "this run resumes; earlier checkpoints of other runs"
+
         log(f"--no-resume: {moved} are moved to {aside}")
 
     for path in [*other_steps, *files]:
@@ -263,7 +262,11 @@ class HostCopies:
 
             for name, value in tensors.items():
                 if value.device.type in STAGED:
-                    source = value if name in steady else value.clone()
+                    if name in steady:
+                        source = value
+                    else:
+                        source = value.clone()
+
                     pieces += _pieces(source.detach(), copies[name])
                 else:
                     copies[name].copy_(value)
@@ -344,4 +347,7 @@ def _pieces(source: Tensor, copy: Tensor) -> list[tuple[Tensor, Tensor]]:
 def _parts(tensor: Tensor) -> Sequence[Tensor]:
     """Return the bytes of a tensor without gaps, in the order of its memory."""
     values = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
-    return torch.split(values, BUFFER_BYTES) if len(values) else ()
+    if not len(values):
+        return ()
+
+    return torch.split(values, BUFFER_BYTES)

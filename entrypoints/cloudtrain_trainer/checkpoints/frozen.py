@@ -106,5 +106,9 @@ def bit_sums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 def _sum_of_bits(tensor: Tensor) -> Tensor:
     """Return the sum of the elements' bits as integers: shape (), int64."""
-    values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    if tensor.is_complex():
+        values = torch.view_as_real(tensor)
+    else:
+        values = tensor
+
     return values.detach().view(WORDS[values.element_size()]).sum(dtype=torch.int64)

@@ -216,7 +216,10 @@ class CheckpointStore:
         folder = self.folder / f"best-{step:08d}"
         inspections, problems = self._inspect(folder)
         mine = inspections[self.ranks.rank]
-        return None if problems else FoundCheckpoint(folder, step, mine.ranks, mine.weights)
+        if problems:
+            return None
+
+        return FoundCheckpoint(folder, step, mine.ranks, mine.weights)
 
     def _inspect(self, folder: Path) -> tuple[list[Inspection], list[str]]:
         """Return what each rank finds in a checkpoint, and the problems."""

@@ -135,7 +135,11 @@ def copy_known(saved: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> No
 
 def _copy(saved: Tensor | None, target: Tensor, name: str) -> None:
     if saved is None or saved.shape != target.shape:
-        found = "nothing" if saved is None else f"the shape {tuple(saved.shape)}"
+        if saved is None:
+            found = "nothing"
+        else:
+            found = f"the shape {tuple(saved.shape)}"
+
         raise Refused(
             f"the checkpoint has {found} for {name}, which has the shape {tuple(target.shape)} now:"
             " use the same model and optimizer, or start from scratch: --no-resume here,"
@@ -197,7 +201,11 @@ def _make_state(optimizer: torch.optim.Optimizer) -> None:
     before = [dict(group) for group in optimizer.param_groups]
 
     for group in optimizer.param_groups:
-        group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], Tensor) else 0.0
+        if isinstance(group["lr"], Tensor):
+            group["lr"] = torch.zeros_like(group["lr"])
+        else:
+            group["lr"] = 0.0
+
         for parameter in group["params"]:
             parameter.grad = torch.zeros_like(parameter)
 

@@ -193,11 +193,18 @@ class Loader:
         raise error
 
     def _pinned(self, batch: Any) -> Any:
-        return map_tensors(_pinned, batch) if self.pin_memory else batch
+        if not self.pin_memory:
+            return batch
+
+        return map_tensors(_pinned, batch)
 
 
 def _pinned(tensor: Tensor) -> Tensor:
-    return tensor.pin_memory() if tensor.is_cpu else tensor  # a user's data may be on the GPU
+    # a user's data may be on the GPU
+    if not tensor.is_cpu:
+        return tensor
+
+    return tensor.pin_memory()
 
 
 def _begin_process(rank_pid: int, _: int) -> None:

@@ -93,7 +93,10 @@ class LossMean:
     def value(self) -> float:
         """Return the mean; 0 without losses. Waits for the device."""
         total, weight = self.state()
-        return total / weight if weight else 0.0
+        if not weight:
+            return 0.0
+
+        return total / weight
 
     def state(self) -> tuple[float, float]:
         """Return (weighted sum of the losses, sum of the weights). Waits for the device."""

@@ -105,11 +105,10 @@ def _evaluations(run: TrainingRun) -> int:
     every = run.options.eval_every_steps
     count = 1 + _multiples(ends, last)
 
-    return (
-        count
-        if every is None
-        else count + _multiples(every, last) - _multiples(math.lcm(ends, every), last)
-    )
+    if every is None:
+        return count
+
+    return count + _multiples(every, last) - _multiples(math.lcm(ends, every), last)
 
 
 def _multiples(number: int, below: int) -> int:

@@ -42,8 +42,15 @@ def evaluate(
             outputs = step.task.call(step.model, inputs)
 
         for name, value in _measures(step.task, outputs, targets).items():
-            counted = value.double() if count else torch.zeros_like(value).double()
-            sums[name] = sums[name] + counted if name in sums else counted
+            if count:
+                counted = value.double()
+            else:
+                counted = torch.zeros_like(value).double()
+
+            if name in sums:
+                sums[name] = sums[name] + counted
+            else:
+                sums[name] = counted
         if count:
             samples += count
             with step.precision():
@@ -86,4 +93,7 @@ def _measures(task: Task, outputs: Any, targets: Any) -> Mapping[str, Tensor]:
     """Return the sum over the samples, per metric."""
     if task.measures is not None:
         return task.measures(outputs, targets)
-    return {} if task.correct is None else {"accuracy": task.correct(outputs, targets)}
+    if task.correct is None:
+        return {}
+
+    return {"accuracy": task.correct(outputs, targets)}

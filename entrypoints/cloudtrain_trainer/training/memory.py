@@ -156,7 +156,11 @@ def _try(run: TrainingRun) -> None:
     step = run.step
     inputs, targets = first_batch(run.task.train, run.micro_batch)
     # The optimizer's first step allocates its state; of a user's it is not known.
-    copies = 0 if step.optimizer.state else NUMBERS_PER_PARAMETER.get(step.options.optimizer, 2)
+    if step.optimizer.state:
+        copies = 0
+    else:
+        copies = NUMBERS_PER_PARAMETER.get(step.options.optimizer, 2)
+
     trained = [p for p in step.model.parameters() if p.requires_grad]
     moments = [torch.empty_like(p) for p in trained for _ in range(copies)]
     reserve = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=run.device)

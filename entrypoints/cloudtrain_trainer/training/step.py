@@ -199,7 +199,11 @@ class Step:
 
     def _add_loss(self, loss: Tensor) -> None:
         """Add the current micro-batch's mean loss to the training loss."""
-        self._local_loss = loss if self._local_loss is self._zero else self._local_loss + loss
+        if self._local_loss is self._zero:
+            self._local_loss = loss
+        else:
+            self._local_loss = self._local_loss + loss
+
         self.loss.add(loss, self._weight)
 
     def weigh(self, inputs: Any, targets: Any) -> float:
@@ -267,7 +271,11 @@ def lr_factor(
     It rises linearly, then decays. `kind`: cosine, to `floor` at the last step, or constant.
     `warm_up`: its fraction of all steps, 0 to 1.
     """
-    rise = max(1, int(warm_up * steps)) if warm_up else 0
+    if warm_up:
+        rise = max(1, int(warm_up * steps))
+    else:
+        rise = 0
+
     if step < rise:
         return (step + 1) / rise
     if kind == "constant":
