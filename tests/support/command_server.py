@@ -29,7 +29,21 @@ IMPORTED = (
     ),
     *(
         f"cloudtrain.cli.{name}"
-        for name in ("check", "follow", "plan_view", "run", "status", "submit", "watch")
+        for name in (
+            "attach",
+            "check",
+            "doctor",
+            "fetch",
+            "follow",
+            "list",
+            "logs",
+            "plan",
+            "rerun",
+            "status",
+            "stop",
+            "submit",
+            "wait",
+        )
     ),
 )
 """Modules that most commands import: the client without any SDK."""
