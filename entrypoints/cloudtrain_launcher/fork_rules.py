@@ -18,18 +18,22 @@ MAX_FILE_BYTES = 1_000_000
 """Maximum number and size of files to read; programs written by people are smaller."""
 
 _READ_BY_TORCH = (
-    rb"(?:OMP|MKL|KMP|GOMP|OPENBLAS|BLIS|NUMEXPR|PYTORCH|ATEN|KINETO|LD|MALLOC|TORCHDYNAMO|TORCHINDUCTOR|TRITON)_\w+"
+    rb"(?:OMP|MKL|KMP|GOMP|OPENBLAS|GOTO|BLIS|NUMEXPR|NPY|MKLDNN|DNNL|ONEDNN|PYTORCH|ATEN|KINETO"
+    rb"|LD|MALLOC|TORCHDYNAMO|TORCHINDUCTOR|TRITON)_\w+"
     rb"|TORCH_(?!NCCL_|FR_|HOME|EXTENSIONS_DIR|CUDA_ARCH_LIST)\w+"
 )
 """Variables that torch, or a library that it loads, may read at its import."""
+_ONLY_READS = (b"get(", b"getenv(", b"= os.environ[", b"if os.environ[", b"(os.environ[")
+"""What stands before a variable's name where a program only reads it."""
 # In a notebook's JSON, quotes are escaped.
-_QUOTED = rb"\s*\\?[\"'](" + _READ_BY_TORCH + rb")\\?[\"']\s*"
-_SETS_VARIABLE = re.compile(
-    rb"environ\s*\[" + _QUOTED + rb"\]\s*\|?=(?!=)"
-    rb"|(?:environ\s*\.\s*(?:setdefault|pop)|putenv|unsetenv)\s*\(" + _QUOTED + rb"[,)]"
-    rb"|environ\s*(?:\.\s*update\s*\(|\|=)[^)}]{0,2000}?" + _QUOTED + rb":"
-    rb"|environ\s*\.\s*update\s*\([^)]{0,2000}?\b(" + _READ_BY_TORCH + rb")\s*="
+_NAMES_VARIABLE = re.compile(
+    rb"(?:[\"']"
+    + b"".join(rb"(?<!" + re.escape(before) + rb"[\"'])" for before in _ONLY_READS)
+    + rb"|[(,]\s*)("
+    + _READ_BY_TORCH
+    + rb")(?:\\?[\"']|\s*=(?!=))"
 )
+"""Name in quotes or of a keyword argument, wherever it is: programs also set variables in loops."""
 _IMPORTS_FIRST = re.compile(
     rb"^[ \t\"]*(?:import|from)[ \t]+(tensorflow|jax|paddle|mxnet)\b", re.MULTILINE
 )
@@ -37,8 +41,11 @@ _IMPORTS_FIRST = re.compile(
 _USES_DYNAMO = re.compile(rb"optim|\bcompile\b|[Tt]rainer\b")
 
 
-def read_source(program: Path, folder: Path) -> dict[Path, bytes]:
-    """Return the program and the Python files of its folder, without installed packages."""
+def read_source(program: Path | None, folder: Path) -> dict[Path, bytes]:
+    """Return the program and the Python files of its folder, without installed packages.
+
+    `program`: None for one that is known not to need new processes.
+    """
     return {path: _read(path) for path in _source_files(program, folder)}
 
 
@@ -53,21 +60,18 @@ def reason_in_source(source: Mapping[Path, bytes], folder: Path) -> str:
         return "PYTHON_EXEC names another interpreter"
 
     for path, text in source.items():
-        match = _SETS_VARIABLE.search(text)
+        match = _NAMES_VARIABLE.search(text)
         if match:
-            name = next(group for group in match.groups() if group).decode()
             return (
-                f"{_location(path, folder, text, match)} sets {name}, which is read when torch is"
-                " imported"
+                f"{_location(path, folder, text, match)} sets {match[1].decode()}, which is read"
+                " when torch is imported"
             )
 
         match = _IMPORTS_FIRST.search(text)
-
         if match:
-            name = match[1].decode()
             return (
-                f"{_location(path, folder, text, match)} imports {name}, which may need to come"
-                " before torch"
+                f"{_location(path, folder, text, match)} imports {match[1].decode()}, which may"
+                " need to come before torch"
             )
 
     return ""
@@ -99,8 +103,10 @@ def reason_in_process(program_dirs: Iterable[Path]) -> str:
     return ""
 
 
-def _source_files(program: Path, folder: Path) -> Iterator[Path]:
-    yield program
+def _source_files(program: Path | None, folder: Path) -> Iterator[Path]:
+    if program is not None:
+        yield program
+
     remaining = MAX_FILES
 
     for place, folders, names in os.walk(folder):
@@ -127,7 +133,7 @@ def _location(path: Path, folder: Path, text: bytes, match: re.Match[bytes]) -> 
     else:
         shown = path
 
-    line = text.count(b"\n", 0, match.start(match.lastindex or 0)) + 1
+    line = text.count(b"\n", 0, match.start(1)) + 1
     return f"{shown}:{line}"
 
 

@@ -298,8 +298,8 @@ def fork_server(job: Job) -> ForkServer | None:
     folder = Path.cwd()
     programs = {"script": folder / job.target, "notebook": folder / job.target}
     programs["module"] = folder / f"{job.target.replace('.', os.sep)}.py"
-    program = programs.get(job.kind)
-    source = read_source(program or PAYLOAD_DIR / "train.py", folder)
+    program = programs.get(job.kind)  # None: the shared trainer, which needs no new processes
+    source = read_source(program, folder)
     program_dirs = [
         program.parent if program and job.kind != "module" else folder,
         *([] if program else [PAYLOAD_DIR]),
@@ -309,10 +309,11 @@ def fork_server(job: Job) -> ForkServer | None:
         _log(reason)
         return None
 
-    modules: list[str] = [
-        *([] if program else _TRAINER),
-        *([_DYNAMO] if uses_dynamo(source) else []),
-    ]
+    modules: list[str] = []
+    if program is None:
+        modules += [*_TRAINER, _DYNAMO]
+    elif uses_dynamo(source):
+        modules.append(_DYNAMO)
 
     try:
         return ForkServer(modules, program_dirs)
