@@ -233,7 +233,10 @@ def _fork_rank(
 
 
 def _become_rank(request: Mapping[str, Any], environ: Mapping[str, str]) -> None:
-    """Reset state shared with the parent: signals, variables, arguments, random state, the key."""
+    """Reset state shared with the parent.
+
+    Signals, variables, arguments, random state, the folder of temporary files, and the key.
+    """
     for signum, handler in _TORCHRUN_SIGNALS.items():
         signal.signal(signum, handler)
 
@@ -249,6 +252,8 @@ def _become_rank(request: Mapping[str, Any], environ: Mapping[str, str]) -> None
     modules["torch"].default_generator.seed()
     if "numpy.random" in modules:  # Python's own generator seeds itself after a fork
         modules["numpy.random"].seed()
+    if "tempfile" in modules:
+        modules["tempfile"].tempdir = None  # the program may set TMPDIR
     if "multiprocessing.process" in modules:
         modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
 

@@ -12,6 +12,7 @@ import random
 import resource
 import signal
 import sys
+import tempfile
 import threading
 import warnings
 from pathlib import Path
@@ -104,6 +105,7 @@ def main() -> None:
             sys.modules["__main__"].__spec__ is None,
         ],
         "folder": str(Path.cwd()),
+        "temporary": tempfile.tempdir,
         "descriptors": sorted(
             path.name for path in Path("/proc/self/fd").iterdir() if path.exists()
         ),
