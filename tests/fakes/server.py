@@ -39,6 +39,10 @@ class Server(ABC):
         self.altered: list[Call] = []
         """The calls that got an answer that is not the service's."""
         self.gate = HeldRequests()
+        self.intercept: Callable[[Call, Request], FaultKind | None] | None = None
+        """Called before each request is answered, where no injected fault applies: returns what
+        befalls it.
+        """
         self._unexpected_errors = unexpected_errors
         self._scheme = "http" if tls is None else "https"
         self._faults: list[Fault] = []
@@ -140,6 +144,11 @@ class Server(ABC):
         for execute in requests:
             execute()
 
+    @property
+    def holds_late_requests(self) -> bool:
+        """Return whether requests are held back that `deliver_late` will execute."""
+        return bool(self._late)
+
     def reset(self) -> None:
         """Forget calls and faults, and requests that were held back."""
         with self._lock:
@@ -149,6 +158,7 @@ class Server(ABC):
             self.struck.clear()
             self.altered.clear()
             self._faults.clear()
+            self.intercept = None
         self.gate.release()
 
     def close(self) -> None:
@@ -229,6 +239,11 @@ class Server(ABC):
             if body is not None:
                 self.sent.append((call, body))
             struck = [fault for fault in self._faults if fault.applies_to(call)]
+        # Not under the lock: it may make calls of its own.
+        if not struck and self.intercept is not None:
+            kind = self.intercept(call, request)
+            struck = [Fault(kind=kind)] if kind is not None else []
+        with self._lock:
             self.struck += [(fault.kind, call) for fault in struck[:1]]
         return struck[0] if struck else None
 

@@ -12,6 +12,7 @@ import pytest
 from tests.fakes.aws.cloud import account, cloud
 from tests.fakes.azure.cloud import azure, azure_account, quick_retries
 from tests.providers.sites import PROVIDERS, Site, new_source, open_site
+from tests.support.clock import Clock
 from tests.support.wheels import ssh_provider, ssh_site
 
 __all__ = [
@@ -32,6 +33,15 @@ def quick_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr("cloudtrain.providers.shared.idempotent_create.BACKOFF_SECONDS", 0.01)
     monkeypatch.setattr("cloudtrain.api.monitor.MAX_BACKOFF", 1)
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    """Time passes at once when this process sleeps."""
+    with pytest.MonkeyPatch.context() as patch:
+        made = Clock()
+        made.install(patch)
+        yield made
 
 
 @pytest.fixture

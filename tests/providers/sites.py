@@ -18,9 +18,11 @@ import pytest
 
 import cloudtrain
 from cloudtrain.api.run import Run
+from cloudtrain.planning.azureml import STOP_FILE
 from cloudtrain.providers.shared.idempotent_create import Attempt
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import AzureCloud, cheap_clients
+from tests.fakes.azure.jobs import Job
 from tests.fakes.messages import ServiceError
 from tests.providers.aws.archives import entry, packed
 from tests.providers.aws.operations import CALLS, write_log
@@ -29,7 +31,9 @@ from tests.providers.azure.operations import (
     FIRST_SUBMIT_CALLS,
     REPEATED_SUBMIT_CALLS,
     append_log,
+    append_outcome,
     forget,
+    log_of,
     prepare_stop,
     reconnect,
 )
@@ -39,6 +43,7 @@ from tests.support.command_line import CommandLine
 from tests.support.samples import without
 
 PROVIDERS = ("aws", "azure")
+JOBS: Mapping[str, Mapping[str, Any]] = {"aws": AWS_JOB, "azure": AZURE_JOB}
 ALWAYS = 200
 """More often than a client asks."""
 CREATE_TIMEOUT = "cloudtrain.providers.shared.idempotent_create.CREATE_TIMEOUT_SECONDS"
@@ -62,7 +67,7 @@ class Site(ABC):
     job: Mapping[str, Any]
     calls: Mapping[str, tuple[str, str]]
     """`create` creates the job, `look` and `tags` look for it, `prepare` comes before, `observe`
-    after it.
+    and `log` after it, `list` lists jobs; `tell` and `stop` stop one.
     """
     looks_before: int
     """Number of calls `look` that a submit makes before it creates the job."""
@@ -152,6 +157,34 @@ class Site(ABC):
         """Have a job succeed."""
 
     @abstractmethod
+    def end_as(self, run_id: str, how: str) -> None:
+        """Have a job end by itself: `succeeded`, `failed`, or `evicted` by its platform."""
+
+    @abstractmethod
+    def ended_by_status(self, run_id: str) -> str:
+        """Return the final state of a job that is over by the cloud's own word for it."""
+
+    def ended_as_run(self, run_id: str) -> str:
+        """Return the final state of a job that is over, by what its nodes have said too."""
+        return self.ended_by_status(run_id)
+
+    @abstractmethod
+    def save_if_told(self, run_id: str) -> None:
+        """Have a job that runs save and end if it finds a file that tells it to stop."""
+
+    @abstractmethod
+    def add_job_of_stranger(self, name: str, like: str, *, copies_tags: bool) -> None:
+        """Create a job that is not of this project, like one that is."""
+
+    def is_over(self, run_id: str) -> bool:
+        """Return whether the state of a job is final."""
+        return bool(self.cloud.service.jobs[run_id].has_ended)
+
+    def tags_by_name(self, run_id: str) -> dict[str, str]:
+        """Return the tags of a job."""
+        return dict(self.cloud.service.jobs[run_id].tags)
+
+    @abstractmethod
     def tags(self, run_id: str) -> Any:
         """Return a copy of the tags of a job."""
 
@@ -204,6 +237,30 @@ class AwsSite(Site):
 
     def finish_job(self, run_id: str) -> None:
         self.cloud.service.jobs[run_id].finish("Completed", "Completed")
+
+    def end_as(self, run_id: str, how: str) -> None:
+        ends = {
+            "succeeded": ("Completed", "Completed"),
+            "failed": ("Failed", "Failed", "AlgorithmError: , exit code: 3"),
+            "evicted": ("Stopped", "MaxRuntimeExceeded"),
+        }
+        self.cloud.service.jobs[run_id].finish(*ends[how])
+
+    def ended_by_status(self, run_id: str) -> str:
+        states = {"Completed": "succeeded", "Failed": "failed", "Stopped": "stopped"}
+        return states[self.cloud.service.jobs[run_id]["TrainingJobStatus"]]
+
+    def save_if_told(self, run_id: str) -> None:
+        """Its nodes get a signal."""
+
+    def add_job_of_stranger(self, name: str, like: str, *, copies_tags: bool) -> None:
+        body = {**self.cloud.service.jobs[like].body, "TrainingJobName": name}
+        if copies_tags:  # without our source
+            first, *others = body["InputDataConfig"]
+            body["InputDataConfig"] = [{**first, "ChannelName": "their-source"}, *others]
+        else:
+            del body["Tags"]
+        self.cloud.service.call("CreateTrainingJob", body)
 
     def tags(self, run_id: str) -> Any:
         return list(self.cloud.service.jobs[run_id].body["Tags"])
@@ -264,6 +321,35 @@ class AzureSite(Site):
     def finish_job(self, run_id: str) -> None:
         self.cloud.service.jobs[run_id].finish("Completed")
 
+    def end_as(self, run_id: str, how: str) -> None:
+        job = self.cloud.service.jobs[run_id]
+        if how == "evicted":
+            append_outcome(self.cloud, run_id, 0, "stopped", why="sigterm")
+            append_outcome(self.cloud, run_id, 1, "succeeded")
+        job.finish("Failed" if how == "failed" else "Completed")
+
+    def ended_by_status(self, run_id: str) -> str:
+        states = {"Completed": "succeeded", "Failed": "failed", "Canceled": "stopped"}
+        return states[self.cloud.service.jobs[run_id].status]
+
+    def ended_as_run(self, run_id: str) -> str:
+        state = self.ended_by_status(run_id)
+        container, blob = log_of(self.cloud, run_id, 0)
+        has_stopped = b'"outcome": "stopped"' in (container.read(blob) or b"")
+        return "stopped" if state == "succeeded" and has_stopped else state
+
+    def save_if_told(self, run_id: str) -> None:
+        if self.cloud.blobs(f"cloudtrain/runs/{run_id}/output/{STOP_FILE}"):
+            for node in range(2):
+                append_outcome(self.cloud, run_id, node, "stopped", why="stop_file")
+            self.cloud.service.jobs[run_id].finish("Completed")
+
+    def add_job_of_stranger(self, name: str, like: str, *, copies_tags: bool) -> None:
+        original = self.cloud.service.jobs[like]
+        properties = {**original.properties, "tags": original.tags if copies_tags else {}}
+        job = Job(name, {"properties": properties}, vm_size=original.vm_size, low_priority=False)
+        self.cloud.service.jobs[name] = job
+
     def tags(self, run_id: str) -> Any:
         return dict(self.cloud.service.jobs[run_id].tags)
 
@@ -287,7 +373,7 @@ def _aws_site(cloud: Cloud) -> Site:
         provider="aws",
         service="SageMaker",
         cloud=cloud,
-        job=AWS_JOB,
+        job=JOBS["aws"],
         calls={
             "prepare": ("s3", "PutObject"),
             "create": ("sagemaker", "CreateTrainingJob"),
@@ -295,6 +381,8 @@ def _aws_site(cloud: Cloud) -> Site:
             "tags": ("sagemaker", "ListTags"),
             "observe": ("sagemaker", "DescribeTrainingJob"),
             "list": ("sagemaker", "Search"),
+            "log": ("logs", "GetLogEvents"),
+            "stop": ("sagemaker", "StopTrainingJob"),
         },
         looks_before=0,
         observing=(
@@ -318,13 +406,16 @@ def _azure_site(cloud: AzureCloud) -> Site:
         provider="azure",
         service="Azure ML",
         cloud=cloud,
-        job=AZURE_JOB,
+        job=JOBS["azure"],
         calls={
             "prepare": ("arm", "PutEnvironment"),
             "create": ("arm", "PutJob"),
             "look": ("arm", "GetJob"),
             "observe": ("history", "GetRunDetails"),
             "list": ("arm", "ListJobs"),
+            "log": ("blob", "GetBlob"),
+            "tell": ("blob", "PutBlob"),
+            "stop": ("arm", "CancelJob"),
         },
         looks_before=1,
         observing=(

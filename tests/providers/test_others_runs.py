@@ -11,11 +11,9 @@ import pytest
 import cloudtrain
 from cloudtrain.api.context import archive_of
 from cloudtrain.api.lookup import find_run, import_remote_runs
-from cloudtrain.errors import CloudError, RunNotFound
-from tests.fakes.messages import FaultKind
+from cloudtrain.errors import RunNotFound
 from tests.providers.aws.archives import entry, packed
-from tests.providers.faults import PERMANENT, TRANSIENT, run_id_of
-from tests.providers.sites import ALWAYS, Site
+from tests.providers.sites import Site
 from tests.support.in_process import call as in_process
 from tests.support.samples import earlier_runs
 
@@ -47,16 +45,6 @@ def test_a_job_that_a_colleague_starts_later_is_never_the_last_one(
     assert find_run("shared-theirs", data_dir=data_dir).id == "shared-theirs"
 
 
-@pytest.mark.parametrize("verb", ["stop", "rerun", "wait", "fetch"])
-def test_no_command_takes_a_colleagues_run_for_the_last_one(
-    site: Site, data_dir: str, verb: str
-) -> None:
-    run = site.submit_as("bob", f"stranger-{verb}")
-    import_remote_runs(site.provider, data_dir=data_dir)
-    assert in_process("--data-dir", data_dir, verb, "last").code == 2
-    assert run.status().state == "pending"
-
-
 def test_list_and_stop_name_the_owner(site: Site, data_dir: str) -> None:
     site.submit("owned-mine", data_dir)
     site.submit_as("bob", "owned-theirs")
@@ -82,33 +70,6 @@ def test_a_list_shows_phases_and_ends_without_a_look_at_each_job(site: Site, dat
     assert site.calls["look"] not in site.cloud.endpoint.calls
     assert list_of(data_dir)[run.id]["state"] == "succeeded"
     assert list_of(data_dir)[run.id]["ended"] is not None
-
-
-@pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_list_finds_new_jobs_despite_a_transient_fault_in_each_of_its_calls(
-    site: Site, data_dir: str, kind: FaultKind
-) -> None:
-    run = site.submit_as("bob", run_id_of("through", kind))
-    site.finish_job(run.id)
-    site.reconnect()
-    for call in site.listing:
-        site.cloud.endpoint.fault(kind, *call, seconds=0.05)
-    assert run.id in import_remote_runs(site.provider, data_dir=data_dir)
-    assert {call for _, call in site.cloud.endpoint.struck} == set(site.listing)
-    assert list_of(data_dir)[run.id]["state"] == "succeeded"
-
-
-@pytest.mark.parametrize("kind", PERMANENT)
-def test_a_refused_list_says_so_and_the_next_one_misses_nothing(
-    site: Site, data_dir: str, kind: FaultKind
-) -> None:
-    words = {"expired": "expired", "denied": "not authorized"}
-    run = site.submit_as("bob", run_id_of("refused", kind))
-    site.cloud.endpoint.fault(kind, *site.calls["list"], times=ALWAYS)
-    with pytest.raises(CloudError, match=words[kind]):
-        import_remote_runs(site.provider, data_dir=data_dir)
-    site.cloud.endpoint.reset()
-    assert run.id in import_remote_runs(site.provider, data_dir=data_dir)
 
 
 # Runs of version 0.1.0 on either cloud: listed, read, stopped, fetched and repeated as today's.

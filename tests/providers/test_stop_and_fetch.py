@@ -1,12 +1,11 @@
-"""Faults at either cloud while a run is stopped, fetched or read, and answers that are not its own.
+"""Faults at either cloud while a run is fetched or read, and answers that are not its own.
 
-A stop reaches the job or says that it does not, a fetch brings everything or nothing.
+A fetch brings everything or nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,80 +25,20 @@ from tests.providers.faults import (
     name_of,
     run_id_of,
 )
-from tests.providers.sites import ALWAYS, NEW_JOB, Site
+from tests.providers.sites import ALWAYS, Site
 from tests.support.samples import events_of
 
 pytestmark = [
     pytest.mark.once,
     pytest.mark.usefixtures("site_folder"),
 ]
-AZURE_STOP = "cloudtrain.providers.azure.stop"
 
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """These jobs never end by themselves, so do not wait for that."""
-    monkeypatch.setattr(f"{AZURE_STOP}.FINISHING_SECONDS", 0)
     monkeypatch.setattr("cloudtrain.providers.aws.status.TAG_DELAY_SECONDS", 0)
     monkeypatch.setattr("cloudtrain.api.run.RETRY_SECONDS", 0.01)
-
-
-@pytest.fixture
-def no_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does Azure's client wait for a word of the nodes."""
-    monkeypatch.setattr(f"{AZURE_STOP}.NOTICE_SECONDS", 0)
-    monkeypatch.setattr(f"{AZURE_STOP}._grace_seconds", lambda _: 0.2)
-
-
-def stoppable(site: Site, run_id: str) -> Run:
-    """Submit a run that a stop need not wait for."""
-    run = site.submit(run_id)
-    site.prepare_stop(run_id)
-    site.reconnect()
-    site.cloud.endpoint.reset()
-    return run
-
-
-@pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_stop_reaches_the_job_despite_a_transient_fault_in_each_of_its_calls(
-    site: Site, kind: FaultKind
-) -> None:
-    run = stoppable(site, run_id_of("stop", kind))
-    fault_each(site.cloud.endpoint, kind, site.stopping)
-    state = run.stop()
-    assert (state.state, state.reason) == ("stopped", "stop requested")
-    assert_each_struck(site.cloud.endpoint, kind, site.stopping)
-
-
-@pytest.mark.usefixtures("no_notice")
-@pytest.mark.parametrize("index", [0, -1], ids=["status", "log"])
-@pytest.mark.parametrize("kind", ["throttle", "error", "lost", *PERMANENT])
-def test_a_stop_is_sent_although_nothing_can_be_read(
-    site: Site, kind: FaultKind, index: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(NEW_JOB, 0)
-    run = stoppable(site, run_id_of("blind", kind, index + 1))
-    times = ALWAYS if kind in PERMANENT else 3
-    site.cloud.endpoint.fault(kind, *site.reading[index], times=times)
-    with suppress(CloudError):  # not everybody may see that it has ended
-        run.stop()
-    assert site.is_told_to_stop(run.id)
-
-
-@pytest.mark.usefixtures("no_notice")
-@pytest.mark.parametrize("kind", PERMANENT)
-def test_a_stop_that_is_refused_says_why_and_that_the_job_goes_on(
-    site: Site, kind: FaultKind
-) -> None:
-    run = stoppable(site, run_id_of("kept", kind))
-    call = site.stopping[-1][:2]
-    site.cloud.endpoint.fault(kind, *call, times=ALWAYS)
-    with pytest.raises(CloudError) as failed:
-        run.stop()
-    assert site.hints["stop" if kind == "denied" else kind] in str(failed.value.hint)
-    assert not site.is_told_to_stop(run.id)
-    site.cloud.endpoint.reset()
-    assert not run.status().has_ended
 
 
 # Everything comes or nothing.
@@ -216,7 +155,7 @@ UNHARMED = {
 """Calls whose answers are optional for an operation."""
 
 
-@pytest.mark.usefixtures("no_notice", "small_parts")
+@pytest.mark.usefixtures("clock", "small_parts")
 def test_every_call_names_an_answer_that_cannot_be_read(
     site: Site, thorough: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

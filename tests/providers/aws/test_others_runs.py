@@ -67,22 +67,6 @@ def test_a_list_requests_pages_of_a_hundred_jobs_and_then_only_new_ones(
     assert cloud.endpoint.calls.count(Call("sagemaker", "Search")) == -(-(total + 1) // 100)
 
 
-def test_a_job_with_our_tags_and_without_our_source_hides_no_other(
-    cloud: Cloud, data_dir: str
-) -> None:
-    ours = submitted("source-1")
-    template = cloud.service.jobs[ours.id].body
-    stranger = {**template, "TrainingJobName": "copied-1"}
-    stranger["InputDataConfig"] = [
-        {**template["InputDataConfig"][0], "ChannelName": "their-source"},
-        *template["InputDataConfig"][1:],
-    ]
-    cloud.service.call("CreateTrainingJob", stranger)
-    imported = import_remote_runs("aws", data_dir=data_dir)
-    assert ours.id in imported
-    assert "copied-1" not in imported
-
-
 def test_machines_that_are_kept_are_shown_until_they_are_given_back(
     cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,15 +121,6 @@ def test_the_wait_for_machines_that_were_taken_away_costs_nothing(
 # Runs whose job or workspace in Azure ML is no longer visible, or was never sent.
 
 
-def test_a_job_that_the_run_history_does_not_know_yet_is_followed(cloud: AzureCloud) -> None:
-    run = submitted("late-1")
-    job = cloud.service.jobs.pop("late-1")
-    assert run.status().state == "pending"
-    cloud.service.jobs["late-1"] = job
-    job.enter("Running")
-    assert run.status().state == "running"
-
-
 def test_a_job_that_is_no_longer_visible_does_not_end_its_run(
     cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:

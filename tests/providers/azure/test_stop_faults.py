@@ -18,10 +18,10 @@ from tests.providers.azure.operations import (
     append_outcome,
     command_line_of,
     forget,
-    prepare_stop,
     reconnect,
     submitted,
 )
+from tests.support.clock import Clock
 from tests.support.command_line import CommandLine
 from tests.support.in_process import call
 from tests.support.waiting import HANG_SECONDS
@@ -43,49 +43,6 @@ def test_a_stop_of_a_job_in_the_queue_cancels_at_once(cloud: AzureCloud) -> None
     assert run.stop().state == "stopped"
     assert ("blob", "PutBlob") not in cloud.endpoint.calls, "no process could read it"
     assert ("arm", "CancelJob") in cloud.endpoint.calls
-
-
-def test_a_stop_of_a_job_that_has_ended_does_nothing(cloud: AzureCloud) -> None:
-    run = submitted("over-1")
-    cloud.service.jobs["over-1"].finish("Completed")
-    cloud.endpoint.reset()
-    assert run.stop().state == "succeeded"
-    assert ("arm", "CancelJob") not in cloud.endpoint.calls
-
-
-@pytest.mark.parametrize("kind", ["denied", "lost"])
-def test_a_cancel_refused_because_the_job_has_ended_is_not_an_error(
-    cloud: AzureCloud, kind: FaultKind, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = submitted(f"meanwhile-{kind}")
-
-    def ends_in_this_moment(*_: object) -> bool:
-        cloud.service.jobs[run.id].finish("Completed")
-        return False
-
-    monkeypatch.setattr("cloudtrain.providers.azure.stop._is_running", ends_in_this_moment)
-    cloud.endpoint.fault(kind, "arm", "CancelJob", times=ALWAYS)
-    assert run.stop().state == "succeeded"
-
-
-def test_a_refused_cancel_is_reported_when_the_job_s_status_is_unknown(
-    cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cloudtrain.providers.azure.stop.NOTICE_SECONDS", 0)
-    monkeypatch.setattr("cloudtrain.providers.azure.stop._grace_seconds", lambda _: 0.2)
-    run = submitted("refused-1")
-    prepare_stop(cloud, run.id)
-    reconnect()
-    cloud.endpoint.fault("denied", "arm", "CancelJob", times=ALWAYS)
-    cloud.endpoint.fault("expired", "history", "GetRunDetails", times=ALWAYS)
-    with pytest.raises(CloudError, match="refused-1 was not told to stop: cancelling the job"):
-        run.stop()
-
-
-def test_a_cancel_counts_although_its_response_is_lost_for_good(cloud: AzureCloud) -> None:
-    run = submitted("unheard-1")
-    cloud.endpoint.fault("lost", "arm", "CancelJob", times=ALWAYS)
-    assert run.stop().state == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -112,10 +69,8 @@ def test_a_job_that_cannot_be_told_to_save_runs_on_until_a_second_stop(
 
 
 def test_job_without_a_save_in_its_grace_period_is_cancelled_with_reason(
-    cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
+    cloud: AzureCloud, clock: Clock
 ) -> None:
-    monkeypatch.setattr("cloudtrain.providers.azure.stop.NOTICE_SECONDS", 0)
-    monkeypatch.setattr("cloudtrain.providers.azure.stop._grace_seconds", lambda _: 0.2)
     run = submitted("slow-save-1")
     cloud.service.jobs[run.id].enter("Running")
     state = run.stop()
