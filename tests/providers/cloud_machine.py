@@ -8,6 +8,7 @@ of jobs is the truth that every answer and every run folder is held against.
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import time
 from collections import Counter
@@ -23,6 +24,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 
 import cloudtrain
 from cloudtrain.api.lookup import import_remote_runs
+from cloudtrain.api.run import fetched_files
 from cloudtrain.errors import (
     NOTHING_STARTED,
     CloudError,
@@ -32,10 +34,10 @@ from cloudtrain.errors import (
 )
 from cloudtrain.runs.state import RunState
 from tests.fakes.messages import Call
+from tests.providers.faults import PERMANENT
 from tests.providers.sites import Site, new_source
 from tests.providers.strikes import (
     EXECUTED,
-    PERMANENT,
     TRANSIENT,
     Blow,
     FirstTry,
@@ -59,8 +61,10 @@ ORDER = ("submitting", "pending", "running", "stopping")
 """States of a run that has not ended, the earliest first."""
 FRESH_SECONDS = 20
 """Age of a submission whose job a cloud may not show yet."""
-RESULTS = {"weights": "w" * 1000, "deep/tokens.json": "{}", "empty": ""}
-"""Files of the model that a job leaves."""
+MODEL = {"weights": "w" * 1000, "deep/tokens.json": "{}", "empty": ""}
+CHECKPOINT = "checkpoints/step-1/rank-0.pt"
+RESULTS = {CHECKPOINT: "c" * 1000, **{f"model/{name}": text for name, text in MODEL.items()}}
+"""Files that a job leaves."""
 OUR_TAGS = ("run", "name", "spec", "source", "processes", "planned", "owner", "version")
 NUMBERS = itertools.count()
 """Numbers of machines of this process: jobs of different ones have different names."""
@@ -93,6 +97,7 @@ class Submission:
     """What its nodes have printed."""
     saves: bool = False
     """Its nodes look for the file that tells them to stop."""
+    has_started: bool = False
     has_model: bool = False
     known: dict[str, Known] = field(default_factory=lambda: {name: Known() for name in USERS})
 
@@ -183,7 +188,7 @@ class CloudMachine(RuleBasedStateMachine):
             blows = (Strike(kind="unseen", call="observe", times=times),)
             (self.stop if is_stop else self.status)(run_id, sent.home, blows)
 
-    @rule(at=machines, blows=blows_of(("observe", "look", "tags"), ("look",)))
+    @rule(at=machines, blows=blows_of(("observe", "look", "tags")))
     def list_runs(self, at: str, blows: tuple[Blow, ...] = NO_BLOWS) -> None:
         """List the runs of a machine."""
         outcome = self._do(at, blows, lambda place: cloudtrain.list_runs(data_dir=place))
@@ -207,6 +212,15 @@ class CloudMachine(RuleBasedStateMachine):
             if outcome.is_answered and run_id in before:
                 self._require(self._has_folder(run_id, at), "a list missed a job", run_id)
             self._judge(run_id, at, outcome, is_about=not blows)
+            if (
+                at != self._submissions[run_id].home
+                and outcome.is_answered
+                and self._is_alive(run_id)
+            ):
+                is_running = self._state(run_id, at).state == "running"
+                self._require(
+                    is_running == self._submissions[run_id].has_started, "not its phase", run_id
+                )
         if not has_own and not blows:
             self._require(
                 self.site.calls["look"] not in outcome.struck.calls,
@@ -222,12 +236,8 @@ class CloudMachine(RuleBasedStateMachine):
             lines.extend(line.text for line in self._find(run_id, place).logs())
 
         outcome = self._look(run_id, at, blows, read)
-        printed = self._submissions[run_id].lines
-        for node, expected in printed.items():
-            got = [line for line in lines if line.startswith(f"node{node} ")]
-            is_whole = outcome.is_answered and self._own_job(run_id, at)
-            wanted = expected if is_whole else expected[: len(got)]
-            self._require(got == wanted, f"lines {got} instead of {expected}", run_id)
+        is_whole = outcome.is_answered and self._own_job(run_id, at)
+        self._check_lines(run_id, at, lines, is_whole=is_whole)
 
     @rule(
         run_id=runs,
@@ -286,36 +296,55 @@ class CloudMachine(RuleBasedStateMachine):
         )
         return multiple(*added)
 
-    @rule(run_id=runs, at=machines, blows=blows_of(("observe", "log"), ("look",), max_times=3))
-    def wait(self, run_id: str, at: str, blows: tuple[Blow, ...] = NO_BLOWS) -> None:
-        """Wait for the end of a run, or a minute."""
+    @rule(
+        run_id=runs,
+        at=machines,
+        blows=blows_of(("observe", "log"), ("look",), max_times=3),
+        follows=st.booleans(),
+    )
+    def wait(
+        self, run_id: str, at: str, blows: tuple[Blow, ...] = NO_BLOWS, follows: bool = False
+    ) -> None:
+        """Wait for the end of a run, or a minute, and perhaps follow its log."""
+        lines: list[str] = []
 
         def wait(place: str) -> RunState | None:
+            run = self._find(run_id, place)
             with suppress(TimeoutError):
-                return self._find(run_id, place).wait(60)
+                if not follows:
+                    return run.wait(60)
+                for update in run.watch(timeout=60):
+                    lines.extend(line.text for line in update.lines)
+                    if update.state.has_ended:
+                        return update.state
             return None
 
         is_over = self._own_job(run_id, at) and self.site.is_over(run_id)
         outcome = self._look(run_id, at, blows, wait)
         if is_over and outcome.is_answered:
             self._require(outcome.value is not None, "a wait missed the end of a job", run_id)
+        is_whole = follows and not blows and self._submissions[run_id].home == at
+        self._check_lines(
+            run_id, at, lines, is_whole=is_whole and outcome.is_answered and bool(lines)
+        )
 
     @rule(run_id=runs, at=machines, blows=blows_of(("observe", "log")))
     def fetch(self, run_id: str, at: str, blows: tuple[Blow, ...] = NO_BLOWS) -> None:
         """Fetch the model of a run."""
         target = self._folder / f"fetched-{next(self._ids)}"
         outcome = self._look(
-            run_id, at, blows, lambda place: self._find(run_id, place).fetch(target)
+            run_id,
+            at,
+            blows,
+            lambda place: self._find(run_id, place).fetch(target, checkpoints=True),
         )
         has_model = self._submissions[run_id].has_model and self._own_job(run_id, at)
         if outcome.struck.is_killed:
             return
         if outcome.is_answered:
-            model = target / "model"
             found = {
-                path.relative_to(model).as_posix(): path.read_text()
-                for path in model.rglob("*")
-                if path.is_file()
+                name.relative_to(target).as_posix(): name.read_text()
+                for name in map(Path, fetched_files(target))
             }
             self._require(found == RESULTS, f"a fetch brought {sorted(found)}", run_id)
         else:
@@ -336,10 +365,10 @@ class CloudMachine(RuleBasedStateMachine):
             self._require(not outcome.value.adopted, "a run of others was meant by accident")
         self._require(outcome.is_answered or not own or verb == "begin" or self._lacks_own(at), "")
 
-    def requests_of_a_submit(self) -> list[Call]:
-        """Submit a new source as a new process; return the calls."""
+    def requests(self, do: Callable[[], object]) -> list[Call]:
+        """Do a command as a new process; return its calls."""
         self.site.reconnect()
-        self.submit("here", is_new=True)
+        do()
         return list(self._wire.struck.calls)
 
     # What the cloud does.
@@ -350,14 +379,20 @@ class CloudMachine(RuleBasedStateMachine):
         if self._is_alive(run_id):
             self.site.start_job(run_id)
             self._submissions[run_id].saves = saves
+            self._submissions[run_id].has_started = True
 
     @rule(run_id=runs, node=st.sampled_from((0, 1)))
     def print_line(self, run_id: str, node: int = 0) -> None:
-        """Have a node print a line."""
+        """Have a node print a line, and an event."""
         if self._is_alive(run_id):
             lines = self._submissions[run_id].lines[node]
-            lines.append(f"node{node} line{len(lines)}")
-            self.site.write_log(run_id, node, f"[rank {node}] {lines[-1]}")
+            number = len(lines)
+            lines.append(f"node{node} line{number}")
+            event = {"type": "metrics", "time": 1, "node": node, "rank": node, "seq": number}
+            event["values"] = {"loss": number}
+            self.site.write_log(
+                run_id, node, f"[rank {node}] {lines[-1]}", f"::cloudtrain:: {json.dumps(event)}"
+            )
 
     @rule(run_id=runs, how=st.sampled_from(("succeeded", "failed", "evicted")))
     def end(self, run_id: str, how: str = "succeeded") -> None:
@@ -366,7 +401,8 @@ class CloudMachine(RuleBasedStateMachine):
             return
         sent = self._submissions[run_id]
         if how == "succeeded":
-            self.site.put_model(run_id, **RESULTS)
+            self.site.put_model(run_id, **MODEL)
+            self.site.cloud.put(f"cloudtrain/runs/{run_id}/{CHECKPOINT}", b"c" * 1000)
             sent.has_model = True
         self.site.end_as(run_id, how)
 
@@ -588,6 +624,22 @@ class CloudMachine(RuleBasedStateMachine):
         if outcome.is_answered:
             self._require(run_id in self._jobs(), "a submit created no job", run_id)
         self._judge(run_id, at, outcome, is_about=outcome.is_answered)
+
+    def _check_lines(self, run_id: str, at: str, lines: list[str], *, is_whole: bool) -> None:
+        """Each line and each event of a node was read once, in its order."""
+        if not self._has_folder(run_id, at):
+            return
+        read = events_of(cloudtrain.find_run(run_id, data_dir=str(self._data(at))).folder)
+        for node, printed in self._submissions[run_id].lines.items():
+            got = [line for line in lines if line.startswith(f"node{node} ")]
+            wanted = printed if is_whole else printed[: len(got)]
+            self._require(got == wanted, f"lines {got} instead of {printed}", run_id)
+            numbers = [
+                event["seq"]
+                for event in read
+                if event["type"] == "metrics" and event["node"] == node
+            ]
+            self._require(numbers == [*range(len(numbers))], f"events {numbers}", run_id)
 
     def _check_events(self, run_id: str, at: str) -> None:
         """Each request that may have created the job is on disk, and its creation at most once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -21,9 +20,9 @@ from cloudtrain.runs.state import RunState
 from cloudtrain_wire.events import Ended
 from tests.fakes.messages import FaultKind
 from tests.providers.cloud_machine import CloudMachine
-from tests.providers.sites import ALWAYS, JOBS
+from tests.providers.faults import PERMANENT
+from tests.providers.sites import ALWAYS, JOBS, strikes_of
 from tests.providers.strikes import (
-    PERMANENT,
     TRANSIENT,
     Blow,
     FirstTry,
@@ -35,21 +34,15 @@ from tests.providers.strikes import (
 Sequence = Callable[[CloudMachine], object]
 
 
-_STRIKE = re.compile(r"(\w+):(\w+?)(?:@(\d+))?(?:x(\d+))?")
-
-
 def strikes(text: str, looks_before: int = 0) -> tuple[Blow, ...]:
     """Return strikes: `create:lost@2x9` has nine creations lost from the second on.
 
     `looks_before`: number of calls `look` that are not struck.
     """
     found = []
-    for word in text.split():
-        match = _STRIKE.fullmatch(word)
-        assert match, word
-        kind: Any = match[2]
-        nth = int(match[3] or 1) + (looks_before if match[1] == "look" else 0)
-        found.append(Strike(kind=kind, call=match[1], nth=nth, times=int(match[4] or 1)))
+    for call, kind, nth, times in strikes_of(text):
+        first = nth + (looks_before if call == "look" else 0)
+        found.append(Strike(kind=kind, call=call, nth=first, times=times))
     return tuple(found)
 
 
@@ -106,7 +99,7 @@ def strike_each_request(
 ) -> None:
     """Strike each request of a submit in turn, unless `thorough` with one kind of fault each."""
     several = tuple(kinds)
-    number = len(machine.requests_of_a_submit())
+    number = len(machine.requests(lambda: machine.submit("here", is_new=True)))
     for nth in range(1, number + 1):
         for kind in several if thorough else several[nth % len(several) :][:1]:
             machine.submit("here", (Strike(kind=kind, nth=nth, times=times),), is_new=True)
@@ -121,7 +114,7 @@ def fail_first_tries(kind: FaultKind, machine: CloudMachine) -> None:
 
 def kill_at_each_request(machine: CloudMachine) -> None:
     """Kill the client at each request of a submit."""
-    number = len(machine.requests_of_a_submit())
+    number = len(machine.requests(lambda: machine.submit("here", is_new=True)))
     for nth in range(1, number + 1):
         run_id = machine.submit("here", (Kill("", nth, is_executed=True),), is_new=True)
         machine.status(run_id, "here")
@@ -193,8 +186,36 @@ def follow_a_log(machine: CloudMachine) -> None:
     machine.end(run_id)
     machine.wait(run_id, "here", strikes("log:deniedx200"))
     machine.logs(run_id, "here")
+
+
+def follow_through_faults(machine: CloudMachine) -> None:
+    """Follow a log while the cloud does not answer for a while."""
+    run_id = machine.submit("here")
+    for kind in TRANSIENT:
+        machine.print_line(run_id, 0)
+        machine.print_line(run_id, 1)
+        faults = [Strike(kind=kind, call=call, times=10) for call in ("observe", "log")]
+        machine.wait(run_id, "here", tuple(faults), follows=True)
+        each_other = [Strike(kind=kind, nth=nth) for nth in range(1, 40, 2)]
+        machine.wait(run_id, "here", tuple(each_other), follows=True)
+    machine.end(run_id)
+    machine.wait(run_id, "here", follows=True)
+    machine.logs(run_id, "here")
+
+
+def fetch_through_faults(machine: CloudMachine) -> None:
+    """Fetch results while requests fail, each at least once."""
+    run_id = machine.submit("here")
+    machine.end(run_id)
+    machine.wait(run_id, "here")
+    number = len(machine.requests(lambda: machine.fetch(run_id, "here")))
+    for kind in TRANSIENT:
+        machine.fetch(run_id, "here", (FirstTry(kind),))
+    for nth in range(1, number + 1):
+        machine.site.reconnect()
+        machine.fetch(run_id, "here", (Strike(kind=PERMANENT[nth % 2], nth=nth),))
+    machine.fetch(run_id, "here")
     machine.fetch(run_id, "there")
-    machine.fetch(run_id, "here", (FirstTry("lost"),))
 
 
 def take_a_name(machine: CloudMachine) -> None:
@@ -249,6 +270,8 @@ KNOWN: dict[str, Sequence] = {
     "ends during a stop": end_during_a_stop,
     "stop from another machine": stop_another_machine_s_job,
     "a log": follow_a_log,
+    "a log that is followed": follow_through_faults,
+    "results": fetch_through_faults,
     "a name in use": take_a_name,
     "jobs of others": list_others,
     "not shown yet": look_before_it_is_shown,

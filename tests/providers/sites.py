@@ -34,7 +34,6 @@ from tests.providers.azure.operations import (
     append_outcome,
     forget,
     log_of,
-    prepare_stop,
     reconnect,
 )
 from tests.providers.azure.operations import JOB as AZURE_JOB
@@ -56,6 +55,14 @@ create_loader = cache(botocore.loaders.create_loader)
 _STRIKE = re.compile(r"(\w+):(\w+?)(?:@(\d+))?(?:x(\d+))?")
 
 
+def strikes_of(text: str) -> Iterator[tuple[str, Any, int, int]]:
+    """Yield call, kind, first number and count of strikes: `create:lost@2x9 look:unseen`."""
+    for word in text.split():
+        match = _STRIKE.fullmatch(word)
+        assert match, word
+        yield match[1], match[2], int(match[3] or 1), int(match[4] or 1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Site(ABC):
     """One imitated cloud and the calls of its client."""
@@ -73,12 +80,8 @@ class Site(ABC):
     """Number of calls `look` that a submit makes before it creates the job."""
     observing: Sequence[tuple[str, str]]
     """Calls of a look at a job with a log; the last two read the log."""
-    listing: Sequence[tuple[str, str]]
-    """Calls of a list with a job that has ended."""
     stopping: Sequence[NthCall]
     """Calls of a stop of a job that runs; the last one ends it."""
-    reading: Sequence[tuple[str, str]]
-    """Calls by which a stop reads the status and the log of a job."""
     hints: Mapping[str, str]
     """Words of the hint after a permanent fault."""
 
@@ -87,13 +90,10 @@ class Site(ABC):
 
         `create:lost@2x9 look:unseen`: nine creations are lost from the second on, and so on.
         """
-        for word in text.split():
-            match = _STRIKE.fullmatch(word)
-            assert match, word
-            call, kind, nth, times = match.groups()
+        for call, kind, nth, times in strikes_of(text):
             if call in self.calls:
-                first = int(nth or 1) + (self.looks_before if call == "look" else 0)
-                self.cloud.endpoint.fault(kind, *self.calls[call], nth=first, times=int(times or 1))
+                first = nth + (self.looks_before if call == "look" else 0)
+                self.cloud.endpoint.fault(kind, *self.calls[call], nth=first, times=times)
 
     def submit(self, run_id: str, data_dir: str | None = None, **fields: Any) -> Run:
         """Submit the job of this site."""
@@ -135,10 +135,6 @@ class Site(ABC):
     @abstractmethod
     def end_job(self, run_id: str) -> None:
         """Have the cloud stop a job, if there is one."""
-
-    @abstractmethod
-    def prepare_stop(self, run_id: str) -> None:
-        """Have a job run whose nodes have said their last words already."""
 
     @abstractmethod
     def is_told_to_stop(self, run_id: str) -> bool:
@@ -185,10 +181,6 @@ class Site(ABC):
         return dict(self.cloud.service.jobs[run_id].tags)
 
     @abstractmethod
-    def tags(self, run_id: str) -> Any:
-        """Return a copy of the tags of a job."""
-
-    @abstractmethod
     def write_log(self, run_id: str, node: int, *lines: str) -> None:
         """Append lines to the log of a node."""
 
@@ -215,9 +207,6 @@ class AwsSite(Site):
         with suppress(ServiceError):  # it has ended already
             if job is not None:
                 job.stop()
-
-    def prepare_stop(self, run_id: str) -> None:
-        """Its nodes need not be asked."""
 
     def is_told_to_stop(self, run_id: str) -> bool:
         return bool(self.cloud.service.jobs[run_id].stop_asked.is_set())
@@ -262,9 +251,6 @@ class AwsSite(Site):
             del body["Tags"]
         self.cloud.service.call("CreateTrainingJob", body)
 
-    def tags(self, run_id: str) -> Any:
-        return list(self.cloud.service.jobs[run_id].body["Tags"])
-
     def write_log(self, run_id: str, node: int, *lines: str) -> None:
         write_log(self.cloud, run_id, node, *lines)
 
@@ -293,9 +279,6 @@ class AzureSite(Site):
         job = self.cloud.service.jobs.get(run_id)
         if job is not None:
             job.cancel()
-
-    def prepare_stop(self, run_id: str) -> None:
-        prepare_stop(self.cloud, run_id)
 
     def is_told_to_stop(self, run_id: str) -> bool:
         return bool(self.cloud.service.jobs[run_id].cancel_asked.is_set())
@@ -350,9 +333,6 @@ class AzureSite(Site):
         job = Job(name, {"properties": properties}, vm_size=original.vm_size, low_priority=False)
         self.cloud.service.jobs[name] = job
 
-    def tags(self, run_id: str) -> Any:
-        return dict(self.cloud.service.jobs[run_id].tags)
-
     def write_log(self, run_id: str, node: int, *lines: str) -> None:
         append_log(self.cloud, run_id, node, *lines)
 
@@ -390,9 +370,7 @@ def _aws_site(cloud: Cloud) -> Site:
             ("logs", "DescribeLogStreams"),
             ("logs", "GetLogEvents"),
         ),
-        listing=(("sts", "GetCallerIdentity"), ("sagemaker", "Search")),
         stopping=(("sagemaker", "StopTrainingJob", 1),),
-        reading=(("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")),
         hints={
             "expired": "aws sso login",
             "denied": "permission",
@@ -424,7 +402,6 @@ def _azure_site(cloud: AzureCloud) -> Site:
             ("blob", "HeadBlob"),
             ("blob", "GetBlob"),
         ),
-        listing=(("arm", "ListJobs"), ("history", "GetRunDetails")),
         stopping=(
             ("history", "GetRunDetails", 1),
             ("arm", "GetDatastore", 1),
@@ -433,7 +410,6 @@ def _azure_site(cloud: AzureCloud) -> Site:
             ("blob", "HeadBlob", 1),
             ("arm", "CancelJob", 1),
         ),
-        reading=(("history", "GetRunDetails"), ("blob", "HeadBlob")),
         hints={
             "expired": "az login",
             "denied": "AzureML Data Scientist",

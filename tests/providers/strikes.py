@@ -12,12 +12,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.fakes.messages import Call, FaultKind, Request
+from tests.providers.faults import PERMANENT
 from tests.providers.sites import ALWAYS, Site
 
 TRANSIENT: tuple[FaultKind, ...] = ("throttle", "error", "lost", "refused_lost")
 """Faults that a second try survives."""
-PERMANENT: tuple[FaultKind, ...] = ("expired", "denied")
-"""Answers of the service that a second try cannot change."""
 FOREIGN: tuple[FaultKind, ...] = ("gateway", "proxy", "html", "truncated", "empty", "half")
 """Answers that are not the service's."""
 EXECUTED: tuple[FaultKind, ...] = (

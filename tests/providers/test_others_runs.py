@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,12 +21,6 @@ pytestmark = [
     pytest.mark.once,
     pytest.mark.usefixtures("site_folder"),
 ]
-
-
-def list_of(data_dir: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return the last known state of each run of a machine, by its id."""
-    runs = cloudtrain.list_runs(data_dir=data_dir, ask_clouds=False)
-    return {run["run"]: run for run in runs}
 
 
 def test_a_job_that_a_colleague_starts_later_is_never_the_last_one(
@@ -55,21 +47,6 @@ def test_list_and_stop_name_the_owner(site: Site, data_dir: str) -> None:
     assert owners["owned-theirs"].startswith("bob@")
     stopped = in_process("--data-dir", data_dir, "stop", "owned-theirs")
     assert "owned-theirs, which bob@" in stopped.err
-
-
-def test_a_list_shows_phases_and_ends_without_a_look_at_each_job(site: Site, data_dir: str) -> None:
-    run = site.submit("states-1")
-    import_remote_runs(site.provider, data_dir=data_dir)
-    assert list_of(data_dir)[run.id]["state"] == "pending"
-    site.start_job(run.id)
-    import_remote_runs(site.provider, data_dir=data_dir)
-    assert list_of(data_dir)[run.id]["state"] == "running"
-    site.finish_job(run.id)
-    site.cloud.endpoint.reset()
-    import_remote_runs(site.provider, data_dir=data_dir)
-    assert site.calls["look"] not in site.cloud.endpoint.calls
-    assert list_of(data_dir)[run.id]["state"] == "succeeded"
-    assert list_of(data_dir)[run.id]["ended"] is not None
 
 
 # Runs of version 0.1.0 on either cloud: listed, read, stopped, fetched and repeated as today's.
