@@ -56,7 +56,7 @@ USERS = {"here": "ann", "there": "bob"}
 OF_ANOTHER_MACHINE = "was started on another machine"
 NOT_KNOWN = "not known yet"
 UNSENT = ("was not told to stop", "so it was not stopped")
-"""What a stop says that has not reached the job."""
+"""Message of a stop that has not reached the job."""
 ORDER = ("submitting", "pending", "running", "stopping")
 """States of a run that has not ended, the earliest first."""
 FRESH_SECONDS = 20
@@ -75,11 +75,11 @@ NO_BLOWS: tuple[Blow, ...] = ()
 
 @dataclass
 class Known:
-    """What a machine has seen of a run: it may not be told anything older."""
+    """Observations of a run by a machine, which may not be told anything older."""
 
     rank: int = 0
     is_denied: bool = False
-    """It was told that nothing was started."""
+    """An answer said that no job was started."""
     was_unread: bool = False
     """It could not read the log at some time."""
 
@@ -94,7 +94,7 @@ class Submission:
     requests: int = 0
     """Number of requests that create its job."""
     lines: dict[int, list[str]] = field(default_factory=lambda: {0: [], 1: []})
-    """What its nodes have printed."""
+    """Lines that its nodes have printed."""
     saves: bool = False
     """Its nodes look for the file that tells them to stop."""
     has_started: bool = False
@@ -143,7 +143,7 @@ class CloudMachine(RuleBasedStateMachine):
         clock.on_sleep = self._while_a_client_sleeps
         new_source(Path.cwd())
 
-    # What people do.
+    # Commands of people.
 
     @rule(target=runs, at=machines, blows=blows_of_submits(("rival", "look")), is_new=st.booleans())
     def submit(self, at: str, blows: tuple[Blow, ...] = NO_BLOWS, is_new: bool = False) -> str:
@@ -171,7 +171,7 @@ class CloudMachine(RuleBasedStateMachine):
         self._require(not outcome.new_jobs, "a refused submit created a job", run_id)
         with suppress(RunNotFound):
             self._require(
-                self._state(run_id, at).state == "failed", "a refused run goes on", run_id
+                self._state(run_id, at).state == "failed", "a refused run is still running", run_id
             )
         shutil.rmtree(self._data(at) / "runs" / run_id, ignore_errors=True)
 
@@ -275,7 +275,7 @@ class CloudMachine(RuleBasedStateMachine):
 
     @rule(target=runs, run_id=runs, at=machines, blows=blows_of_submits(("look",)))
     def rerun(self, run_id: str, at: str, blows: tuple[Blow, ...] = NO_BLOWS) -> Any:
-        """Submit the same source again, which a run that goes on refuses."""
+        """Submit the same source again, which a running run refuses."""
         if any(isinstance(blow, Strike) and blow.kind == "unseen" for blow in blows):
             return multiple()
         is_alive = self._own_job(run_id, at) and not self.site.is_over(run_id)
@@ -286,8 +286,8 @@ class CloudMachine(RuleBasedStateMachine):
         added = [name for name in self._folders(at) - before if name not in self._submissions]
         if is_alive:
             self._require(not outcome.new_jobs, "a rerun doubled a job", run_id)
-            self._require(not added, "a rerun of a run that goes on", run_id)
-            self._require(not outcome.is_answered, "a rerun of a run that goes on", run_id)
+            self._require(not added, "a rerun of a running run", run_id)
+            self._require(not outcome.is_answered, "a rerun of a running run", run_id)
         for name in added:
             self._add(name, at)
             self._judge_submit(name, at, outcome, blows)
@@ -371,11 +371,11 @@ class CloudMachine(RuleBasedStateMachine):
         do()
         return list(self._wire.struck.calls)
 
-    # What the cloud does.
+    # Acts of the cloud.
 
     @rule(run_id=runs, saves=st.booleans())
     def start_running(self, run_id: str, saves: bool = False) -> None:
-        """Have the nodes of a job run; perhaps they save when they are told to stop."""
+        """Have the nodes of a job run; perhaps they save when they are stopped."""
         if self._is_alive(run_id):
             self.site.start_job(run_id)
             self._submissions[run_id].saves = saves
@@ -424,7 +424,7 @@ class CloudMachine(RuleBasedStateMachine):
             self.site.add_job_of_stranger(name, run_id, copies_tags=copies_tags)
             self._strangers.add(name)
 
-    # What always holds.
+    # Invariants.
 
     @invariant()
     def every_job_has_our_tags(self) -> None:
@@ -438,7 +438,7 @@ class CloudMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_imitation_is_well(self) -> None:
-        """It has made no mistake of its own."""
+        """It has made no mistake itself."""
         mistakes = self.site.cloud.account.unexpected_errors
         self._require(not mistakes, "\n".join(mistakes))
 
@@ -480,7 +480,7 @@ class CloudMachine(RuleBasedStateMachine):
             self.stop(run_id, self._home_of_job(run_id))
         self._settle_jobs()
         for run_id in alive:
-            self._require(self.site.is_over(run_id), "a stopped job goes on, and costs", run_id)
+            self._require(self.site.is_over(run_id), "a stopped job still runs, and costs", run_id)
         for run_id in self._jobs():
             self.wait(run_id, self._home_of_job(run_id))
 
@@ -660,7 +660,7 @@ class CloudMachine(RuleBasedStateMachine):
             return blow.kind in TRANSIENT and blow.times == 1
         return isinstance(blow, FirstTry)
 
-    # What others do meanwhile.
+    # Acts of others meanwhile.
 
     def _rival(self, run_id: str, at: str) -> None:
         (other,) = USERS.keys() - {at}
@@ -680,13 +680,13 @@ class CloudMachine(RuleBasedStateMachine):
         self._settle_jobs()
 
     def _settle_jobs(self) -> None:
-        """Let jobs that were told to stop save and end."""
+        """Let stopping jobs save and end."""
         for run_id, sent in self._submissions.items():
             if sent.saves and self._is_alive(run_id):
                 self.site.save_if_told(run_id)
         self._clock.pause()
 
-    # What the cloud and the disks hold.
+    # Content of the cloud and of the disks.
 
     def _add(self, run_id: str, at: str) -> None:
         self._submissions[run_id] = Submission(run_id, at, time.monotonic())
@@ -726,7 +726,7 @@ class CloudMachine(RuleBasedStateMachine):
         return next((name for name, user in USERS.items() if user == owner), "")
 
     def _own_job(self, run_id: str, at: str) -> bool:
-        """Return whether the run of that name on a machine is the one of the job of that name."""
+        """Return whether the run of that name on a machine belongs to the job of that name."""
         if run_id not in self._jobs() or not self._has_folder(run_id, at):
             return False
         return self._state(run_id, at).adopted or self._home_of_job(run_id) == at

@@ -66,7 +66,7 @@ EXECUTED = {
 
 
 def doubt_and_rerun(blows: str, machine: CloudMachine) -> None:
-    """Submit with a doubtful answer, and rerun what may go on."""
+    """Submit with a doubtful answer, and rerun runs that may continue."""
     run_id = machine.submit("here", strikes(blows, machine.site.looks_before))
     machine.rerun(run_id, "here")
     machine.status(run_id, "here")
@@ -126,7 +126,7 @@ def kill_at_each_request(machine: CloudMachine) -> None:
 
 
 def stop_blindly(kind: FaultKind, machine: CloudMachine) -> None:
-    """Stop jobs of which nothing can be read."""
+    """Stop jobs whose state cannot be read."""
     for call in ("observe", "log"):
         run_id = machine.submit("here")
         machine.print_line(run_id)

@@ -142,7 +142,7 @@ class Site(ABC):
 
     @abstractmethod
     def operations(self) -> dict[str, Do]:
-        """Submit a job; return all that the client does with it by calls of this cloud."""
+        """Submit a job; return the client's calls of this cloud."""
 
     @abstractmethod
     def start_job(self, run_id: str) -> None:

@@ -1,4 +1,4 @@
-"""What befalls the requests of one command: faults, the death of its client, and acts of others."""
+"""Strikes on the requests of one command: faults, the death of its client, and acts of others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Strike:
 
     kind: FaultKind
     call: str = ""
-    """Which calls, by their names in `Site.calls`; empty: all."""
+    """The calls, by their names in `Site.calls`; empty: all."""
     nth: int = 1
     times: int = 1
 
@@ -72,7 +72,7 @@ class Killed(BaseException):
 
 @dataclass
 class Struck:
-    """What befell a command."""
+    """Strikes that a command met."""
 
     kinds: list[tuple[FaultKind, Call]] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)

@@ -87,7 +87,7 @@ HARD_PHRASES = {
     "cloudtrain": 30,
     "entrypoints": 30,
     "docs": 30,
-    "tests": 37,
+    "tests": 34,
 }
 """Maximum number of hard phrases per 10,000 words of docstrings, comments, messages and pages."""
 

@@ -1,4 +1,4 @@
-"""A clock that passes at once when a client sleeps, and when a test says so."""
+"""A clock that passes at once when a client sleeps, and when a test asks for it."""
 
 from __future__ import annotations
 

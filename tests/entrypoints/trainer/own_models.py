@@ -15,7 +15,7 @@ from tests.support import decoder
 from tests.support.decoder import Decoder
 
 MEGABYTES_PER_SAMPLE = 4
-"""What a forward pass of `Hungry` needs for a sample."""
+"""Memory of a forward pass of `Hungry` for a sample."""
 
 
 def text(seed: int = 0) -> Task:
