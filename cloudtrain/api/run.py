@@ -24,10 +24,7 @@ from cloudtrain.runs.state import RunState, explain
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
-    from cloudtrain.providers.progress import Note, Progress
     from cloudtrain.providers.protocol import Provider
-    from cloudtrain.runs.folder import RunFolder
-    from cloudtrain.runs.state import RunState
 
 RETRY_SECONDS = 1.0
 """Seconds before a stop is retried, doubled with each attempt."""

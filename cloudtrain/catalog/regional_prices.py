@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cloudtrain.catalog import home_region
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.catalog.pricing import RegionalPrices, prices_in_force
 from cloudtrain.declaration import declaration_of
 from cloudtrain.settings import Settings
-
-if TYPE_CHECKING:
-    pass
 
 
 def regional_prices(provider: str, region: str, settings: Settings) -> RegionalPrices:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from cloudtrain.api.run import Run
@@ -12,9 +10,6 @@ from cloudtrain.cli.follow import follow
 from cloudtrain.cli.follow_sweep import follow_and_exit
 from cloudtrain.cli.options import data_dir, json_option, last_run_argument
 from cloudtrain.cli.run_end import report_and_exit
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command("attach", epilog="Example:\n\n  cloudtrain attach")

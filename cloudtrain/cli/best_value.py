@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cloudtrain.runs.series import Series
 from cloudtrain.units import format_number
-
-if TYPE_CHECKING:
-    pass
 
 
 def best_text(series: Series) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,10 +18,6 @@ from cloudtrain.cli.run_end import format_cost
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration, format_number
-
-if TYPE_CHECKING:
-    pass
-
 
 MAX_CELL = 40
 """Maximum characters of a setting; JSON has all of them."""

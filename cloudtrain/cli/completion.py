@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from cloudtrain.cli.terminal import write
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command("completion", epilog='Example:\n\n  eval "$(cloudtrain completion bash)"')

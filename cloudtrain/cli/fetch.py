@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,9 +11,6 @@ from cloudtrain.cli.chosen_run import chosen_run
 from cloudtrain.cli.options import best_option, data_dir, json_option, last_run_argument
 from cloudtrain.cli.output import print_json, print_message, print_output
 from cloudtrain.cli.terminal import one_line, progress_bar
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command("fetch", epilog="Example:\n\n  cloudtrain fetch ../result --checkpoints")

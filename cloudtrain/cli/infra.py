@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cloudtrain.cli.image import _provider
 from cloudtrain.cli.options import json_option, profile_option
 from cloudtrain.cli.output import command, print_json, print_message, print_output
 from cloudtrain.cli.terminal import write
@@ -19,7 +20,6 @@ from cloudtrain.settings import FILE_NAME, load_settings
 
 if TYPE_CHECKING:
     from cloudtrain.providers.infrastructure import Infrastructure, SettingValue
-from cloudtrain.cli.image import _provider
 
 
 @click.group(

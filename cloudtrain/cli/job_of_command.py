@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtrain.cli.options import as_option, job_argument, profile_option, provider_option
 from cloudtrain.cli.output import command, print_message
 from cloudtrain.cli.terminal import one_line
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from cloudtrain.api.jobs import Job
     from cloudtrain.errors import Issue
     from cloudtrain.planning.plan import Plan
-from cloudtrain.cli.options import as_option, job_argument, profile_option, provider_option
 
 _ARGUMENTS = "cloudtrain.program_arguments"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -25,10 +25,6 @@ from cloudtrain.runs.state import ENDED, STATES
 from cloudtrain.runs.store import sweep_ids, sweep_of_run
 from cloudtrain.settings import data_folder
 from cloudtrain.units import format_duration
-
-if TYPE_CHECKING:
-    pass
-
 
 DEFAULT_LIMIT = 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,9 +17,6 @@ from cloudtrain.cli.output import command, print_log_line, print_message
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import parse_duration
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command("logs", epilog="Example:\n\n  cloudtrain logs -f --rank 0 --grep loss")

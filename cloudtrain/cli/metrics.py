@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,9 +16,6 @@ from cloudtrain.cli.terminal import one_line, write_csv
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.series import MetricPoint, series_of
 from cloudtrain.units import format_number
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command("metrics", epilog="Example:\n\n  cloudtrain metrics --csv > metrics.csv")

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cloudtrain.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 
 def output_file(named: Path | None, default: Path, force: bool) -> Path:

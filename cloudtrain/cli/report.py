@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,9 +14,6 @@ from cloudtrain.cli.output import print_output
 from cloudtrain.cli.output_file import output_file
 from cloudtrain.runs.files import replace_text, storing
 from cloudtrain.sweeps.importance import importance
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command("report", epilog="Example:\n\n  cloudtrain report last -o run.html")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -19,9 +19,6 @@ from cloudtrain.cli.options import (
     yes_option,
 )
 from cloudtrain.cli.output import print_message
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command("rerun", epilog="Example:\n\n  cloudtrain rerun --set limits.max_runtime='2 h'")

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -27,10 +27,6 @@ from cloudtrain.runs.record import Terms, terms_of
 from cloudtrain.runs.state import Curve, RunState
 from cloudtrain.units import format_duration, format_number
 from cloudtrain_wire.events import Usage
-
-if TYPE_CHECKING:
-    pass
-
 
 DRAW_SECONDS = 0.5
 MAX_LOG_LINES = 200

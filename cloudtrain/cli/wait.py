@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from cloudtrain.api.run import Run
@@ -15,9 +13,6 @@ from cloudtrain.cli.output import print_json, print_message
 from cloudtrain.cli.run_end import report_and_exit
 from cloudtrain.errors import UsageError
 from cloudtrain.units import parse_duration
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command("wait", epilog="Example:\n\n  cloudtrain wait && cloudtrain fetch")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cloudtrain.catalog.pricing import OWN_TABLE_HINT, Price
 from cloudtrain.errors import Issue
 
 if TYPE_CHECKING:
     from cloudtrain.spec.model import Limits
-from cloudtrain.catalog.pricing import OWN_TABLE_HINT, Price
 
 HOUR = 3600
 

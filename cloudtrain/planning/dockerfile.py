@@ -5,11 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-
 
 _FLAGS = re.compile(r"--[a-z-]+(=(\"[^\"]*\"|\S*))?\s+")
 

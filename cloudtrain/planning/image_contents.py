@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cloudtrain.bundle import bundled
-
-if TYPE_CHECKING:
-    pass
-
 
 USUAL = (
     "torch torchvision torchaudio triton numpy pillow filelock fsspec jinja2 networkx sympy"

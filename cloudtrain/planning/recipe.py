@@ -10,17 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtrain.bundle import bundled, payload_files
 from cloudtrain.errors import SourceError
 from cloudtrain.planning.dockerfile import Unclear, _copied_sources
 from cloudtrain.planning.dockerignore import has_exceptions, patterns_of, read_rules
 from cloudtrain_wire.bounded_files import open_regular_file, read_regular_text
-
-if TYPE_CHECKING:
-    pass
-
 
 LOCAL = "cloudtrain"
 """Local name of images that we build."""

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-
 
 Progress = Callable[[int, int], None]
 """Called with the amount done and the total, in the same unit (bytes)."""

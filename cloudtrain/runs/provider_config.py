@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Self, TypeVar
-
-if TYPE_CHECKING:
-    pass
+from typing import Any, Self, TypeVar
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,18 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
-from cloudtrain.sweeps.state import SweepState, Trial
-
-if TYPE_CHECKING:
-    from cloudtrain.sweeps.state import SweepState
 from cloudtrain.sweeps.optuna_sampler import (
     INSTALL,
     _distributions_of,
     _import_optuna,
     _optuna_values,
 )
+from cloudtrain.sweeps.state import SweepState, Trial
 
 MIN_TRIALS = 4
 """Minimum number of trials with different values for an importance."""

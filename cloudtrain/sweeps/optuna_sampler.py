@@ -15,9 +15,6 @@ from cloudtrain.sweeps.state import SweepState, Trial
 if TYPE_CHECKING:
     import optuna
 
-    from cloudtrain.sweeps.definition import Definition
-    from cloudtrain.sweeps.state import SweepState
-
 
 INSTALL = "pip install 'cloudtrain[sweeps]'"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from cloudtrain.spec.search_space import (
     Choice,
@@ -23,11 +23,6 @@ from cloudtrain.spec.search_space import (
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.optuna_sampler import OptunaSampler
 from cloudtrain.sweeps.state import SweepState
-
-if TYPE_CHECKING:
-    from cloudtrain.sweeps.definition import Definition
-    from cloudtrain.sweeps.state import SweepState
-
 
 DRAWS = 4
 """Attempts of a sampler to suggest a new point, before a random unused point is drawn."""

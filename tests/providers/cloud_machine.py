@@ -25,13 +25,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 import cloudtrain
 from cloudtrain.api.lookup import import_remote_runs
 from cloudtrain.api.run import fetched_files
-from cloudtrain.errors import (
-    NOTHING_STARTED,
-    CloudError,
-    CloudtrainError,
-    RunExists,
-    RunNotFound,
-)
+from cloudtrain.errors import NOTHING_STARTED, CloudError, CloudtrainError, RunExists, RunNotFound
 from cloudtrain.runs.state import RunState
 from tests.fakes.messages import Call
 from tests.providers.faults import PERMANENT

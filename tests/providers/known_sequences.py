@@ -22,14 +22,7 @@ from tests.fakes.messages import FaultKind
 from tests.providers.cloud_machine import CloudMachine
 from tests.providers.faults import PERMANENT
 from tests.providers.sites import ALWAYS, JOBS, strikes_of
-from tests.providers.strikes import (
-    TRANSIENT,
-    Blow,
-    FirstTry,
-    Kill,
-    Meanwhile,
-    Strike,
-)
+from tests.providers.strikes import TRANSIENT, Blow, FirstTry, Kill, Meanwhile, Strike
 
 Sequence = Callable[[CloudMachine], object]
 

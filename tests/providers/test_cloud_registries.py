@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,9 +22,6 @@ from tests.fakes.aws.ecr import PASSWORD
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.endpoint import Registry
 from tests.providers.azure.operations import forget
-
-if TYPE_CHECKING:
-    pass
 
 HOST = IMAGE.partition("/")[0]
 JOB = {"name": "looked", "entrypoint": "train.py", "limits": {"max_runtime": "1 h"}}

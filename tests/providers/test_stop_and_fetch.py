@@ -10,10 +10,7 @@ import pytest
 from cloudtrain.api.lookup import find_run
 from cloudtrain.errors import CloudError
 from tests.fakes.messages import Call
-from tests.providers.faults import (
-    calls_by_operation,
-    complaints,
-)
+from tests.providers.faults import calls_by_operation, complaints
 from tests.providers.sites import ALWAYS, Site
 from tests.support.samples import events_of
 

@@ -12,12 +12,7 @@ from cloudtrain.api.lookup import find_run
 from cloudtrain.api.run import Run
 from cloudtrain.errors import NOTHING_STARTED, CloudError
 from tests.fakes.messages import FaultKind
-from tests.providers.faults import (
-    PERMANENT,
-    NthCall,
-    name_of,
-    run_id_of,
-)
+from tests.providers.faults import PERMANENT, NthCall, name_of, run_id_of
 from tests.providers.sites import (
     ALWAYS,
     CREATE_TIMEOUT,

@@ -9,14 +9,10 @@ import socket
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtrain.errors import CloudError
 from cloudtrain_wire.bounded_files import read_regular_file
-
-if TYPE_CHECKING:
-    pass
-
 
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 

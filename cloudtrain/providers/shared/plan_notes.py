@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import Issue, warning
+from cloudtrain.planning.machine_choice import _BEFORE_TURING
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.planning.target import CloudConfig
 from cloudtrain.settings import variable_of
-
-if TYPE_CHECKING:
-    pass
-from cloudtrain.planning.machine_choice import _BEFORE_TURING
 
 
 def cloud_warnings(plan: Plan, notes: Iterable[str]) -> list[Issue]:
