@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
 # Started by its path: import from the folder of the package, not from this one.
@@ -81,6 +82,41 @@ def _exit_soon_after_sigterm() -> None:
         os._exit(STOPPED_EXIT_CODE)
 
     on_sigterm(leave)
+
+
+def stop_after_start(api: Any, agent: Any) -> None:
+    """Patch torchrun's class `agent` to hear a stop only once all its ranks have started.
+
+    Until then torchrun does not know its ranks. It would leave at once, and those that run already
+    would end with it, without their grace period. `api`: torchrun's module of processes.
+    """
+    start = agent._start_workers
+    stop = api._terminate_process_handler
+    starting = False
+    signals: list[int] = []
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        if starting:
+            signals.append(signum)
+        else:
+            stop(signum, frame)
+
+    def start_and_hear(self: Any, group: Any) -> Any:
+        nonlocal starting
+        starting = True
+
+        try:
+            started = start(self, group)  # which installs `handle` for SIGTERM
+        finally:
+            starting = False
+
+        if signals:
+            stop(signals.pop(), None)
+
+        return started
+
+    api._terminate_process_handler = handle
+    agent._start_workers = start_and_hear
 
 
 @contextmanager
@@ -174,6 +210,7 @@ def main(argv: list[str]) -> int:
 
 def _run(run: Any, argv: list[str], server: ForkServer | None, shutdown_output: IO[bytes]) -> int:
     """Run torchrun's module `run` in this process; return the exit code of `main`."""
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing import api
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
@@ -186,6 +223,9 @@ def _run(run: Any, argv: list[str], server: ForkServer | None, shutdown_output: 
 
         api.get_subprocess_handler = monitor.wrap(start)
         logging.getLogger(api.__name__).addHandler(monitor)
+
+    if hasattr(LocalElasticAgent, "_start_workers") and hasattr(api, "_terminate_process_handler"):
+        stop_after_start(api, LocalElasticAgent)
 
     checkpoint_sync = start_checkpoint_sync(argv)
     leave_quickly_and_quietly(shutdown_output)

@@ -87,6 +87,36 @@ def test_a_forced_stop_ends_what_a_command_leaves_behind(tmp_path: Path) -> None
     assert eventually(lambda: not process_state(pid))
 
 
+STOPPED_DURING_START = """
+import os, signal
+from torch.distributed.elastic.multiprocessing import api
+from cloudtrain_launcher.agent import stop_after_start
+
+class Agent:
+    def _start_workers(self, group):
+        signal.signal(signal.SIGTERM, api._terminate_process_handler)
+        os.kill(os.getpid(), signal.SIGTERM)
+        self.knows_its_ranks = True
+
+stop_after_start(api, Agent)
+agent = Agent()
+try:
+    agent._start_workers(None)
+except api.SignalException as error:
+    print(error.sigval.name, agent.knows_its_ranks)
+"""
+"""torchrun's agent, stopped when some of its ranks have started and others have not."""
+
+
+@pytest.mark.torchrun
+def test_stop_during_the_start_of_the_ranks_waits_until_all_have_started(tmp_path: Path) -> None:
+    env = os.environ | {"PYTHONPATH": f"{ENTRYPOINTS}{os.pathsep}{ENTRYPOINTS / 'job'}"}
+    output = subprocess.check_output(
+        [sys.executable, "-c", STOPPED_DURING_START], cwd=tmp_path, env=env, text=True
+    )
+    assert output == "SIGTERM True\n"
+
+
 WAITING_AGENT = """
 import signal, sys
 from types import SimpleNamespace
