@@ -12,7 +12,7 @@ from cloudtrain.api import doctor
 from cloudtrain.api import jobs as api
 from cloudtrain.api.preflight import preflight, raise_errors, security_issues, start_notes
 from cloudtrain.checkup import Check
-from cloudtrain.cli.doctor import _summary
+from cloudtrain.cli.doctor import summary_of
 from cloudtrain.cli.job_of_command import JobCommand, load_job, sweep_issues_of, target_options
 from cloudtrain.cli.options import data_dir, json_option, set_option
 from cloudtrain.cli.output import print_json, print_message, print_prose
@@ -85,7 +85,7 @@ def check_command(
 
     asked_too = ""
     if online:
-        asked_too = f"; {_summary(checks)}"
+        asked_too = f"; {summary_of(checks)}"
 
     print_prose(f"{job}: no mistakes; {plan.spec.name} can run {place(plan)}{asked_too}")
 

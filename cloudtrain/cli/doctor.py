@@ -80,7 +80,7 @@ def doctor_command(
     if as_json:
         print_json({"ok": code == 0, "checks": shown})
     else:
-        print_prose(_summary(all_checks))
+        print_prose(summary_of(all_checks))
 
     return code
 
@@ -104,7 +104,7 @@ def _row(check: Check) -> str:
     )
 
 
-def _summary(checks: Sequence[Check]) -> str:
+def summary_of(checks: Sequence[Check]) -> str:
     wrong = [check.name for check in checks if check.is_wrong]
     unseen = sum(check.verdict == "not allowed to look" for check in checks)
     answered = sum(check.verdict != "not applicable" for check in checks) - unseen

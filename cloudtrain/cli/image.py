@@ -202,6 +202,3 @@ def _repository(provider: str | None) -> str:
     """Return the repository of a provider's settings. Raise UsageError if it is not set."""
     settings = load_settings(Path.cwd(), {"provider": provider})
     return get_provider(settings["provider"]).repository(settings)
-
-
-_provider = click.option("--provider", required=True, metavar="NAME", help="aws or azure.")

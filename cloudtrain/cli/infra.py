@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloudtrain.cli.image import _provider
-from cloudtrain.cli.options import json_option, profile_option
+from cloudtrain.cli.options import cloud_option, json_option, profile_option
 from cloudtrain.cli.output import command, print_json, print_message, print_output
 from cloudtrain.cli.terminal import write
 from cloudtrain.errors import RefusedError, UsageError, did_you_mean
@@ -48,7 +47,7 @@ Examples:
   cloudtrain infra template --provider aws --format terraform > cloudtrain.tf
   cloudtrain infra template --provider azure > template.json""",
 )
-@_provider
+@cloud_option
 @click.option(
     "--format", "format_", metavar="FORMAT", help="aws: cloudformation or terraform; azure: arm."
 )
@@ -72,7 +71,7 @@ Examples:
   cloudtrain infra settings --provider azure --name lab
   cloudtrain infra settings --provider aws --json            prints them, and writes nothing""",
 )
-@_provider
+@cloud_option
 @click.option(
     "--name",
     default="cloudtrain",

@@ -103,3 +103,4 @@ output_option = click.option(
 )
 force_option = click.option("--force", is_flag=True, help="Overwrite an existing file.")
 data_dir = click.pass_obj
+cloud_option = click.option("--provider", required=True, metavar="NAME", help="aws or azure.")

@@ -80,13 +80,13 @@ def plan_command(
         else:
             print_output("\n".join(lines) or f"the same request as {against}")
     elif as_json:
-        _print_request(plan)
+        print_request(plan)
     else:
         print_prose(overview(plan, issues))
     raise_errors(issues)
 
 
-def _print_request(plan: Plan) -> None:
+def print_request(plan: Plan) -> None:
     """Print the exact request."""
     _name_secrets(plan)
     print_json(dict(plan.request.document))

@@ -12,7 +12,6 @@ from cloudtrain.api.lookup import runs_going_on
 from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.follow import activity_text
-from cloudtrain.cli.list import _is_rehearsal, _kept_machines, _table_of, _with_sweeps
 from cloudtrain.cli.options import data_dir, json_option, last_run_argument
 from cloudtrain.cli.output import (
     colour_state,
@@ -26,6 +25,7 @@ from cloudtrain.cli.output import (
     print_prose,
 )
 from cloudtrain.cli.run_end import format_artifact, format_cost, source_line
+from cloudtrain.cli.runs_table import is_rehearsal, kept_machines, table_of, with_sweeps
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.errors import CloudError
 from cloudtrain.runs.forecast import cost_parts, remaining_seconds
@@ -50,10 +50,10 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
     if (
         run is None
         and not as_json
-        and (running := _with_sweeps(runs_going_on(data_dir=folder), folder))
+        and (running := with_sweeps(runs_going_on(data_dir=folder), folder))
     ):
         if len(running) > 1:
-            print_output(_table_of(running))
+            print_output(table_of(running))
             return
 
         run = running[0]["run"]
@@ -85,7 +85,7 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
 
     size = f"{count(state.nodes, 'node')} x {count(state.processes, 'process')}"
     as_what = ""
-    if _is_rehearsal(state.to_json()):
+    if is_rehearsal(state.to_json()):
         as_what = f" as {state.contract}"
 
     print_output(
@@ -161,7 +161,7 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     if state.log_unread:
         rows.append(("log", f"cannot be read: {state.log_unread.reason}"))
     if state.kept_until > time.time():
-        rows.append(("kept", _kept_machines(run.id, state.kept_until - time.time())))
+        rows.append(("kept", kept_machines(run.id, state.kept_until - time.time())))
     if state.error and state.error.file:
         rows.append(("at", one_line(source_line(state.error))))
 

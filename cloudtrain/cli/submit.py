@@ -19,7 +19,7 @@ from cloudtrain.cli.options import (
     yes_option,
 )
 from cloudtrain.cli.output import print_prose
-from cloudtrain.cli.plan import _print_request
+from cloudtrain.cli.plan import print_request
 from cloudtrain.cli.plan_view import overview
 from cloudtrain.cli.start import start
 from cloudtrain.cli.terminal import progress_bar
@@ -70,6 +70,6 @@ def submit_command(
     raise_errors(issues)
     if dry_run:
         if as_json:
-            _print_request(plan)
+            print_request(plan)
         return
     start(plan, issues, detach=detach, as_json=as_json, yes=options["yes"])

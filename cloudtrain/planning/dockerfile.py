@@ -17,7 +17,7 @@ class Unclear(Exception):
     """Error of a Dockerfile that only the builder can resolve."""
 
 
-def _copied_sources(text: str) -> list[str]:
+def copied_sources(text: str) -> list[str]:
     """Return the sources of COPY, ADD and mounts. Raise Unclear if they may be everything."""
     return [
         source

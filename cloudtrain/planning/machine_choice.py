@@ -222,10 +222,3 @@ def _is_fast(row: Instance) -> bool:
 
 def _has(row: Instance | None, model: str) -> bool:
     return row is not None and model in names_of(row)
-
-
-_BEFORE_TURING = ("V100", "P100", "P40", "P4", "K80", "M60")
-"""GPUs below compute capability 7.5, which CUDA 13 does not support.
-
-Source: NVIDIA, CUDA 13.0 release notes.
-"""

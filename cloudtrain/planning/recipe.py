@@ -14,7 +14,7 @@ from typing import Any
 
 from cloudtrain.bundle import bundled, payload_files
 from cloudtrain.errors import SourceError
-from cloudtrain.planning.dockerfile import Unclear, _copied_sources
+from cloudtrain.planning.dockerfile import Unclear, copied_sources
 from cloudtrain.planning.dockerignore import has_exceptions, patterns_of, read_rules
 from cloudtrain_wire.bounded_files import open_regular_file, read_regular_text
 
@@ -159,7 +159,7 @@ def _files(dockerfile: Path) -> dict[Path, os.stat_result]:
     searches_all = has_exceptions(rules)
 
     try:
-        sources = _copied_sources(read_regular_text(dockerfile, errors="surrogateescape"))
+        sources = copied_sources(read_regular_text(dockerfile, errors="surrogateescape"))
         named = patterns_of(sources)
     except (Unclear, SourceError):
         named = None

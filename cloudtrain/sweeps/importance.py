@@ -7,12 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from cloudtrain.sweeps.optuna_sampler import (
-    INSTALL,
-    _distributions_of,
-    _import_optuna,
-    _optuna_values,
-)
+from cloudtrain.sweeps.optuna_sampler import INSTALL, distributions_of, import_optuna, optuna_values
 from cloudtrain.sweeps.state import SweepState, Trial
 
 MIN_TRIALS = 4
@@ -69,11 +64,11 @@ def _samples(state: SweepState) -> tuple[Sequence[Sample], str]:
 
 def _fanova(state: SweepState, samples: Sequence[Sample]) -> Mapping[str, float]:
     """Return shares that sum to 1 (Hutter et al., ICML 2014)."""
-    optuna = _import_optuna("fANOVA")
+    optuna = import_optuna("fANOVA")
     study = optuna.create_study(direction=state.definition.goal)
-    distributions = _distributions_of(state.definition)
+    distributions = distributions_of(state.definition)
     for trial, value in samples:
-        params = _optuna_values(state.definition, trial.parameters)
+        params = optuna_values(state.definition, trial.parameters)
         study.add_trial(
             optuna.trial.create_trial(params=params, distributions=distributions, value=value)
         )

@@ -23,9 +23,9 @@ class OptunaSampler:
     """Suggester that learns from results of trials, with another seed for each trial."""
 
     def __init__(self, definition: Definition) -> None:
-        self._optuna = _import_optuna("the sampler tpe")
+        self._optuna = import_optuna("the sampler tpe")
         self._definition = definition
-        self._distributions = _distributions_of(definition)
+        self._distributions = distributions_of(definition)
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
         """Return a suggestion from the results of all earlier trials."""
@@ -49,7 +49,7 @@ class OptunaSampler:
         frozen: optuna.trial.FrozenTrial = self._optuna.trial.create_trial(
             state=self._optuna.trial.TrialState[name],
             value=value,
-            params=_optuna_values(self._definition, parameters),
+            params=optuna_values(self._definition, parameters),
             distributions=self._distributions,
         )
         return frozen
@@ -78,7 +78,7 @@ class OptunaSampler:
         return ("RUNNING" if trial.state in ("waiting", "running") else "FAIL"), None
 
 
-def _import_optuna(user: str) -> Any:
+def import_optuna(user: str) -> Any:
     """Return the module. Raise UsageError, which names what needs it, if it is not installed."""
     try:
         import optuna
@@ -90,7 +90,7 @@ def _import_optuna(user: str) -> Any:
     return optuna
 
 
-def _distributions_of(definition: Definition) -> dict[str, Any]:
+def distributions_of(definition: Definition) -> dict[str, Any]:
     """Return the space of a sweep as Optuna's distributions."""
     return {key: _distribution(item) for key, item in definition.space.items()}
 
@@ -107,7 +107,7 @@ def _distribution(item: Dimension) -> Any:
     return FloatDistribution(item.low, item.high, log=item.log)
 
 
-def _optuna_values(definition: Definition, parameters: Mapping[str, Scalar]) -> dict[str, Scalar]:
+def optuna_values(definition: Definition, parameters: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return the values of a trial in these distributions."""
     space = definition.space
     return {key: _optuna_value(space[key], parameters[key]) for key in space}

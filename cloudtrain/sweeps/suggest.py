@@ -1,4 +1,4 @@
-"""Suggest the values of the next trial, and weigh the settings by their importance.
+"""Suggest the values of the next trial.
 
 A suggestion depends on the journal alone: on the seed, the number of the trial, and the events
 before it. The successor of a killed driver continues the same sequence.

@@ -13,19 +13,19 @@ def machine_memory() -> tuple[int, int] | None:
 
 def _container_memory() -> tuple[int, int] | None:
     folder = "/sys/fs/cgroup"
-    limit = _read_text(f"{folder}/memory.max")
-    used = _read_text(f"{folder}/memory.current")
+    limit = read_ascii(f"{folder}/memory.max")
+    used = read_ascii(f"{folder}/memory.current")
     if not (limit or "").strip().isdecimal() or not used:
         return None
 
-    statistics = (line.split() for line in (_read_text(f"{folder}/memory.stat") or "").splitlines())
+    statistics = (line.split() for line in (read_ascii(f"{folder}/memory.stat") or "").splitlines())
     cached = next((int(words[1]) for words in statistics if words[:1] == ["inactive_file"]), 0)
 
     return max(0, int(used) - cached), int(limit or 0)
 
 
 def _system_memory() -> tuple[int, int] | None:
-    lines = (line.split() for line in (_read_text("/proc/meminfo") or "").splitlines())
+    lines = (line.split() for line in (read_ascii("/proc/meminfo") or "").splitlines())
     sizes = {words[0]: int(words[1]) * 1024 for words in lines if len(words) > 1}
     if "MemTotal:" not in sizes or "MemAvailable:" not in sizes:
         return None
@@ -66,12 +66,12 @@ def _out_of_memory_kills() -> int:
 
     Requires Linux 4.13.
     """
-    text = _read_text("/sys/fs/cgroup/memory.events") or _read_text("/proc/vmstat") or ""
+    text = read_ascii("/sys/fs/cgroup/memory.events") or read_ascii("/proc/vmstat") or ""
     lines = (line.split() for line in text.splitlines())
     return next((int(words[1]) for words in lines if words[:1] == ["oom_kill"]), 0)
 
 
-def _read_text(path: str) -> str | None:
+def read_ascii(path: str) -> str | None:
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             return file.read()

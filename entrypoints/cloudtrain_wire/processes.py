@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from cloudtrain_wire.host_memory import _read_text
+from cloudtrain_wire.host_memory import read_ascii
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -134,7 +134,7 @@ def process_moves(pid: int) -> ProcessMoves | None:
 
 def read_count(path: str, name: str, base: int = 10) -> int | None:
     """Return the number after `name` in a file of /proc; None if missing."""
-    for line in (_read_text(path) or "").splitlines():
+    for line in (read_ascii(path) or "").splitlines():
         if line.startswith(name):
             return int(line[len(name) :], base)
 

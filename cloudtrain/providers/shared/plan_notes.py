@@ -7,11 +7,16 @@ from collections.abc import Iterable
 
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import Issue, warning
-from cloudtrain.planning.machine_choice import _BEFORE_TURING
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.planning.target import CloudConfig
 from cloudtrain.settings import variable_of
+
+_BEFORE_TURING = ("V100", "P100", "P40", "P4", "K80", "M60")
+"""GPUs below compute capability 7.5, which CUDA 13 does not support.
+
+Source: NVIDIA, CUDA 13.0 release notes.
+"""
 
 
 def cloud_warnings(plan: Plan, notes: Iterable[str]) -> list[Issue]:

@@ -1,0 +1,110 @@
+"""The table of runs that `list` and `status` print."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from cloudtrain.api.lookup import NOT_ASKED
+from cloudtrain.cli.output import colour_state, command, format_age, table
+from cloudtrain.declaration import rehearsed_by
+from cloudtrain.runs.state import ENDED
+from cloudtrain.runs.store import sweep_ids, sweep_of_run
+from cloudtrain.settings import data_folder
+from cloudtrain.units import format_duration
+
+
+def with_sweeps(runs: list[dict[str, Any]], data_dir: str | None) -> list[dict[str, Any]]:
+    """Replace the trials of each sweep by one line."""
+    folder = data_folder(data_dir)
+    sweeps = sweep_ids(folder)
+    trials = {}
+
+    for run in runs:
+        sweep = sweep_of_run(run["run"], sweeps)
+        if sweep:
+            trials[run["run"]] = sweep
+
+    if not trials:
+        return runs
+
+    from cloudtrain.cli.sweep_view import as_listed
+    from cloudtrain.sweeps.sweep import list_sweeps
+
+    shown = {*trials.values()}
+    lines = [
+        as_listed(listed.status())
+        for listed in list_sweeps(data_dir=data_dir)
+        if listed.id in shown
+    ]
+    rows = [run for run in runs if run["run"] not in trials] + lines
+
+    return sorted(rows, key=lambda run: -run["created"])
+
+
+def table_of(runs: Sequence[dict[str, Any]]) -> str:
+    """Return a line for each run, with its owner if some are not yours."""
+    now = time.time()
+    rows = []
+    foreign = any(run["owner"] for run in runs)
+
+    for run in runs:
+        begin = run["started"] or run["created"]
+        if is_as_last_seen(run):
+            took = ""
+        else:
+            took = format_duration(max(0.0, (run["ended"] or now) - begin))
+
+        owner = (run["owner"] or "you",) if foreign else ()
+        rows.append(
+            (
+                run["run"],
+                _format_state(run),
+                *owner,
+                run["provider"] + (f" as {run['contract']}" if is_rehearsal(run) else ""),
+                run.get("size") or f"{run['nodes']}x{run['processes']}",
+                took,
+                format_age(run["created"], now) if run["created"] else "",
+            )
+        )
+
+    return table(
+        rows,
+        (
+            "RUN",
+            "STATE",
+            *(("OWNER",) if foreign else ()),
+            "PROVIDER",
+            "NODES",
+            "TOOK",
+            "SUBMITTED",
+        ),
+    )
+
+
+def _format_state(run: dict[str, Any]) -> str:
+    """Return the state in a list: `not started` if a submit was refused."""
+    never = run["state"] == "failed" and not run["submitted"]
+    if never:
+        return "not started"
+
+    return colour_state(run["state"])
+
+
+def is_as_last_seen(run: dict[str, Any]) -> bool:
+    """Return whether the provider was not asked: the run may have ended since."""
+    return run["state"] not in ENDED and str(run.get("reason", "")).startswith(NOT_ASKED)
+
+
+def kept_machines(run_id: str, seconds: float) -> str:
+    """Return how long machines are kept and billed, and how to release them."""
+    release = command("stop", run_id, "--release")
+    return (
+        f"its machines are kept, and billed, for {format_duration(seconds)} more; {release} gives"
+        " them back"
+    )
+
+
+def is_rehearsal(run: dict[str, Any]) -> bool:
+    return rehearsed_by(run["provider"], run["contract"]) is not None
