@@ -1,4 +1,7 @@
-"""Search for the first cause among errors, and its description. Standard library only."""
+"""Errors of ranks that left none, and the file that tells a platform of a failure.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
