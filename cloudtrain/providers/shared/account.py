@@ -23,6 +23,15 @@ CliDefault = tuple[str, str]
 _SECTION = re.compile(r"\[\s*(.*?)\s*\]")
 _VALUE = re.compile(r"([\w.-]+)\s*[=:]\s*(.*?)\s*$")
 
+MAX_SECONDS = 120
+"""Maximum difference between the clocks.
+
+AWS refuses a signature that is 5 minutes off ("Signing AWS API requests"), storage services 15;
+tokens are less patient with a slow clock.
+"""
+
+CLOCK = Question("clock", "does it agree with the cloud's")
+
 
 class RequiredSetting(NamedTuple):
     """A setting that every job needs."""
@@ -172,16 +181,6 @@ def environment_value(environ: Mapping[str, str], name: str) -> CliDefault | Non
         return None
 
     return (environ[name], f"environment {name}")
-
-
-MAX_SECONDS = 120
-"""Maximum difference between the clocks.
-
-AWS refuses a signature that is 5 minutes off ("Signing AWS API requests"), storage services 15;
-tokens are less patient with a slow clock.
-"""
-
-CLOCK = Question("clock", "does it agree with the cloud's")
 
 
 def clock_check(date: str, local_time: float) -> Check:

@@ -19,49 +19,6 @@ if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
     from cloudtrain.runs.state import RunState
 
-
-def tags(plan: Plan, image: str) -> dict[str, str]:
-    """Return all tags of a job: ours, then the user's. `image`: the address in the request."""
-    context = plan.context
-    digest = re.search(r"@(sha256:[0-9a-f]{64})$", image)
-    rehearsal = context.rehearsal
-    git = {"git-commit": context.git_commit} if context.git_commit else {}
-    if context.git_commit and context.git_dirty is not None:
-        git["git-dirty"] = str(context.git_dirty).lower()
-
-    our_tags = {
-        "run": plan.run_id,
-        "name": plan.spec.name,
-        "spec": plan.spec_digest,
-        "source": context.source.digest,
-        "processes": str(plan.processes),
-        "planned": f"{context.time:.3f}",
-        **({"owner": context.owner} if context.owner else {}),
-        **git,
-        **({"rehearsed": rehearsal.run} if rehearsal and not rehearsal.changes else {}),
-        **({"image-digest": digest[1]} if digest else {}),
-        "version": __version__,
-    }
-    return {**{f"{TAG_PREFIX}{key}": value for key, value in our_tags.items()}, **plan.spec.tags}
-
-
-def own_tags(all_tags: Mapping[str, Any]) -> dict[str, str]:
-    """Return our tags among all tags of a job, without their prefix."""
-    return {
-        key.removeprefix(TAG_PREFIX): str(value)
-        for key, value in all_tags.items()
-        if key.startswith(TAG_PREFIX)
-    }
-
-
-def same_submission(expected: Mapping[str, str], actual: Mapping[str, str]) -> bool:
-    """Return True if two sets of our tags belong to the same submission.
-
-    Jobs of the same name may belong to different submissions.
-    """
-    return all(expected.get(key) == actual.get(key) for key in ("run", "planned", "spec"))
-
-
 CREATE_TIMEOUT_SECONDS = 60
 """Seconds after the request; if no job exists by then, none will be created."""
 
@@ -79,6 +36,55 @@ REQUEST_TIMEOUT = 408
 
 FindJob = Callable[[], dict[str, Any] | None]
 """Returns the reference of our job, or None. Raises RunExists for a stranger's job."""
+
+
+def tags(plan: Plan, image: str) -> dict[str, str]:
+    """Return all tags of a job: ours, then the user's. `image`: the address in the request."""
+    context = plan.context
+    digest = re.search(r"@(sha256:[0-9a-f]{64})$", image)
+    rehearsal = context.rehearsal
+
+    our_tags = {
+        "run": plan.run_id,
+        "name": plan.spec.name,
+        "spec": plan.spec_digest,
+        "source": context.source.digest,
+        "processes": str(plan.processes),
+        "planned": f"{context.time:.3f}",
+    }
+    if context.owner:
+        our_tags["owner"] = context.owner
+    if context.git_commit:
+        our_tags["git-commit"] = context.git_commit
+        if context.git_dirty is not None:
+            our_tags["git-dirty"] = str(context.git_dirty).lower()
+    if rehearsal and not rehearsal.changes:
+        our_tags["rehearsed"] = rehearsal.run
+    if digest:
+        our_tags["image-digest"] = digest[1]
+
+    our_tags["version"] = __version__
+    all_tags = {f"{TAG_PREFIX}{key}": value for key, value in our_tags.items()}
+    all_tags.update(plan.spec.tags)
+    return all_tags
+
+
+def own_tags(all_tags: Mapping[str, Any]) -> dict[str, str]:
+    """Return our tags among all tags of a job, without their prefix."""
+    our_tags = {}
+    for key, value in all_tags.items():
+        if key.startswith(TAG_PREFIX):
+            our_tags[key.removeprefix(TAG_PREFIX)] = str(value)
+
+    return our_tags
+
+
+def same_submission(expected: Mapping[str, str], actual: Mapping[str, str]) -> bool:
+    """Return True if two sets of our tags belong to the same submission.
+
+    Jobs of the same name may belong to different submissions.
+    """
+    return all(expected.get(key) == actual.get(key) for key in ("run", "planned", "spec"))
 
 
 class Attempt:
@@ -110,7 +116,10 @@ class Attempt:
     def outcome(self) -> Outcome:
         """REFUSED if no request was sent, or exactly one that was refused; else UNKNOWN."""
         was_refused_once = self.requests == 1 and self.is_refused
-        return Outcome.REFUSED if self.requests <= 0 or was_refused_once else Outcome.UNKNOWN
+        if self.requests <= 0 or was_refused_once:
+            return Outcome.REFUSED
+
+        return Outcome.UNKNOWN
 
 
 def create(
@@ -152,7 +161,10 @@ def create(
             if not failure.transient:
                 break
 
-    raise _outcome_unknown(name, failure) if is_unknown else failure
+    if is_unknown:
+        raise _outcome_unknown(name, failure)
+
+    raise failure
 
 
 def reconcile(run: RunFolder, time_now: float, find: FindJob, service: str) -> list[Event]:

@@ -22,6 +22,8 @@ RETRY_SECONDS = 0.2
 Read = Callable[[Positions], Generator[LogPart, None, bool]]
 """Yields the new lines of all logs; returns True if all of them were read."""
 
+E = TypeVar("E", Ended, Kept)
+
 
 class LogAttempt:
     """One attempt to read a job's log. Attributes are valid after its observations are consumed."""
@@ -95,9 +97,6 @@ def _readability_events(state: RunState, error: CloudError | None) -> list[LogUn
     ]
 
 
-E = TypeVar("E", Ended, Kept)
-
-
 class FinalState(NamedTuple):
     """Final state of a job and its reason, as the cloud reports it."""
 
@@ -127,9 +126,12 @@ def incomplete_shutdown(state: RunState, hint: str = "") -> str:
     if state.checkpoint and state.checkpoint.step is not None:
         saved = f"the last one told of is of step {state.checkpoint.step}"
 
-    name = f"node{'s' * (len(nodes) > 1)} {', '.join(nodes)}"
-    words = f"{name} {how}: what it was saving may be lost; {saved}"
-    return f" ({'; '.join(part for part in (words, hint) if part)})"
+    noun = "node" if len(nodes) == 1 else "nodes"
+    words = f"{noun} {', '.join(nodes)} {how}: what it was saving may be lost; {saved}"
+    if hint:
+        words += f"; {hint}"
+
+    return f" ({words})"
 
 
 def ended_event(

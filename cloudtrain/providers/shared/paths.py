@@ -68,7 +68,10 @@ def file_name(uri: str) -> str:
     A suffix decides: `t.csv` is a file, `v1.0` is not.
     """
     name = uri.rpartition("/")[2]
-    return name if re.search(r"[^.]\.[A-Za-z]\w*$", name) else ""
+    if not re.search(r"[^.]\.[A-Za-z]\w*$", name):
+        return ""
+
+    return name
 
 
 def input_file(item: Input, uri: str) -> str:

@@ -21,13 +21,17 @@ Source: NVIDIA, CUDA 13.0 release notes.
 
 def cloud_warnings(plan: Plan, notes: Iterable[str]) -> list[Issue]:
     """Return the warnings that both clouds share, with the cloud's own `notes`."""
-    issues = []
+    issues: list[Issue] = []
     if match := re.search(r"-py3([6-9])(?!\d)", plan.target.image_address):
         message = f"has Python 3.{match[1]}, by its name; the launcher needs 3.10 or newer"
-        issues = [plan.located(warning(message, "name a newer image", path=("image",)))]
+        issues.append(plan.located(warning(message, "name a newer image", path=("image",))))
 
-    messages = [*rehearsal_notes(plan), *notes, *image_notes(plan), *idle_note(plan)]
-    return [*issues, *map(warning, messages)]
+    messages = rehearsal_notes(plan)
+    messages += notes
+    messages += image_notes(plan)
+    messages += idle_note(plan)
+    issues += map(warning, messages)
+    return issues
 
 
 def image_notes(plan: Plan) -> list[str]:
@@ -37,8 +41,8 @@ def image_notes(plan: Plan) -> list[str]:
     if recipe is None or recipe.kind != "cuda":
         return []
 
-    args = dict(arg.partition("=")[::2] for arg in recipe.args)
-    if args.get("TORCH", "cuda") != "cuda":
+    # an image for the CPU, for example
+    if any(arg.startswith("TORCH=") and arg != "TORCH=cuda" for arg in recipe.args):
         return []
     for name in types:
         row = find_instance(plan.target.provider, name)
@@ -73,11 +77,11 @@ def rehearsal_notes(plan: Plan) -> list[str]:
     spec = plan.spec
     name = plan.target.provider
     host_image = plan.host.image_address
-    is_same_image = host_image == plan.target.image_address or _same_recipe(
-        plan.host.image, plan.target.image
-    )
+    is_same_address = host_image == plan.target.image_address
 
-    notes = [] if is_same_image else [f"rehearsed {_environment(host_image)}, not in the image"]
+    notes = []
+    if not is_same_address and not _same_recipe(plan.host.image, plan.target.image):
+        notes.append(f"rehearsed {_environment(host_image)}, not in the image")
     if config.placeholders:
         missing = ", ".join(config.placeholders)
         notes.append(f"{missing} not set: rehearsed with a placeholder; {name} will ask for it")
@@ -102,23 +106,28 @@ def _preview_notes(plan: Plan) -> list[str]:
     if not missing:
         return []
 
-    variable = variable_of(missing[0])
+    variables = variable_of(missing[0])
+    if len(missing) > 1:
+        variables += ", …"
+
     notes = [
         f"{', '.join(missing)} not set, shown as placeholders: set these before you submit, in"
-        f" cloudtrain.toml or {variable}{', …' if missing[1:] else ''}"
+        f" cloudtrain.toml or {variables}"
     ]
-    return notes + [
-        f"with --provider {name} it will be refused: {message}"
-        for message in plan.target.config_as(CloudConfig).unpaid
-    ]
+    for message in plan.target.config_as(CloudConfig).unpaid:
+        notes.append(f"with --provider {name} it will be refused: {message}")
+
+    return notes
 
 
 def _same_recipe(first: PlannedImage | None, second: PlannedImage | None) -> bool:
     """Return True if two images have the same files and arguments, for any architecture."""
-    recipes = [image.recipe for image in (first, second) if image and image.recipe]
-    if len(recipes) != 2:
+    if not first or not first.recipe or not second or not second.recipe:
         return False
-    return len({(recipe.dockerfile, recipe.kind, recipe.args) for recipe in recipes}) == 1
+
+    recipes = (first.recipe, second.recipe)
+    parts = [(recipe.dockerfile, recipe.kind, recipe.args) for recipe in recipes]
+    return parts[0] == parts[1]
 
 
 def _environment(host_image: str) -> str:

@@ -109,7 +109,7 @@ class Recording:
         """Write an exchange of HTTP. Bodies that are neither JSON nor XML become null."""
         with self._lock:
             self._count += 1
-            row = {
+            row: dict[str, Any] = {
                 "recording": self._path.stem,
                 "commit": "",
                 "date_or_sdk": f"cloudtrain/{__version__} {time.strftime('%Y-%m-%d')}",
@@ -119,12 +119,12 @@ class Recording:
                 "status": status,
                 "request": self._sanitized(_parsed(request)),
                 "response": self._sanitized(_parsed(response)),
-                "headers": {
-                    name: self._text(value)
-                    for name, value in headers.items()
-                    if _HEADERS.fullmatch(name)
-                },
+                "headers": {},
             }
+            for name, value in headers.items():
+                if _HEADERS.fullmatch(name):
+                    row["headers"][name] = self._text(value)
+
             self._write(row)
 
     def observation(self, kind: str, request: Any, value: Any) -> None:
@@ -150,13 +150,7 @@ class Recording:
         """Return a JSON value with the same form. `key`: the member that it is the value of."""
         match value:
             case dict():
-                is_map = key.lower() in _MAPS
-                return {
-                    self._key(name) if is_map else name: self._sanitized(
-                        item, _member(key, name, is_map=is_map)
-                    )
-                    for name, item in value.items()
-                }
+                return self._sanitized_members(value, key)
             case list() | tuple():
                 return [self._sanitized(item, key) for item in value]
             case str():
@@ -176,6 +170,15 @@ class Recording:
                 return 0 if str(value) in self._placeholders else value
 
         return None
+
+    def _sanitized_members(self, members: Mapping[str, Any], key: str) -> dict[str, Any]:
+        is_map = key.lower() in _MAPS
+        sanitized = {}
+        for name, item in members.items():
+            new_name = self._key(name) if is_map else name
+            sanitized[new_name] = self._sanitized(item, _member(key, name, is_map=is_map))
+
+        return sanitized
 
     def _key(self, name: str) -> str:
         is_public = _SYSTEM_KEY.match(name) or name in _PUBLIC
@@ -215,9 +218,10 @@ class Recording:
         if part in self._words or (part.isdecimal() and len(part) <= MAX_NUMBER_DIGITS):
             return True
         pieces = _PIECE.findall(part)
-        return "".join(pieces) == part and all(
-            len(piece) > 2 and piece.lower() in self._words for piece in pieces
-        )
+        if "".join(pieces) != part:
+            return False
+
+        return all(len(piece) > 2 and piece.lower() in self._words for piece in pieces)
 
     def _placeholder(self, text: str, kind: str) -> str:
         """Return the same placeholder for the same text, whatever its case."""
@@ -225,7 +229,8 @@ class Recording:
         if name and name not in self._placeholders:
             self._counts[kind] += 1
             number = self._counts[kind]
-            self._placeholders[name] = f"{{{kind}{number if number > 1 else ''}}}"
+            label = kind if number == 1 else f"{kind}{number}"
+            self._placeholders[name] = f"{{{label}}}"
             if kind != "word" and len(name) > 2 and name not in self._words:
                 self._names.add(name)
 
@@ -252,7 +257,9 @@ def _parsed(body: Any) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        return text if text.startswith("<?xml") else None
+        if not text.startswith("<?xml"):
+            return None
+        return text
 
 
 @cache
@@ -263,7 +270,10 @@ def _words(folder: Path) -> frozenset[str]:
         if path.suffix not in (".py", ".gz"):
             continue
         content = path.read_bytes()
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+
+        text = content.decode()
         for pattern in (_TOKEN, _LETTERS):
             words |= {match[0] for match in pattern.finditer(text)}
 

@@ -45,7 +45,8 @@ def budget_issues(plan: Plan) -> Iterator[Issue]:
     worst = worst_usd(plan)
     path = ("sweep", "budget", "max_cost")
     if worst is None:
-        how = plan.target.cost_estimate.price_hint if plan.target.cost_estimate else OWN_TABLE_HINT
+        estimate = plan.target.cost_estimate
+        how = estimate.price_hint if estimate else OWN_TABLE_HINT
         yield Issue(path, PRICE_UNKNOWN, f"{how}, or replace it by budget.max_time")
     elif worst > limit + 1e-9:
         message = f"{sweep_of(plan).trial_count} trials may cost {worst:.2f} USD, more than {limit:.2f} USD"
