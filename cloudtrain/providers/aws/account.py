@@ -136,7 +136,10 @@ def cli_default_region(environ: Mapping[str, str] = os.environ) -> CliDefault | 
 
     profile = cli_profile(environ) or "default"
     path = Path(environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
-    for section in (f"profile {profile}", *(["default"] if profile == "default" else [])):
+    sections = [f"profile {profile}"]
+    if profile == "default":
+        sections.append("default")
+    for section in sections:
         if default := ini_value(path, section, "region"):
             return default[0], f"{default[1]}, profile {profile}"
 

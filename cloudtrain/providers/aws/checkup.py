@@ -30,6 +30,19 @@ if TYPE_CHECKING:
     from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec
 
+ON_DEMAND = "training job usage"
+SPOT = "spot training job usage"
+WARM_POOL = "training warm pool usage"
+"""Names after "Amazon SageMaker AI endpoints and quotas": `TYPE for USAGE`."""
+
+LONGEST = "Longest run time for a training job"
+"""Name of the quota L-33A961FD, in seconds."""
+
+_LISTINGS = ("list_service_quotas", "list_aws_default_service_quotas")
+"""Quotas of the account, then the defaults: the first list lacks quotas never raised."""
+
+_MISSING = ("404", "NoSuchBucket", "NotFound")
+
 
 def account_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterator[Check]:  # noqa: ARG001
     """Yield each check of a job's account as its answer comes.
@@ -42,7 +55,8 @@ def account_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterato
     except UsageError as error:
         yield Question("boto3", "is it installed").failed(error)
         return
-    malformed = [*format_issues("role", config.role), *format_issues("bucket", config.bucket)]
+    malformed = format_issues("role", config.role)
+    malformed += format_issues("bucket", config.bucket)
     yield from map(Question.of_setting, malformed)
     if malformed:
         return
@@ -72,17 +86,6 @@ def _of_caller(account: Account, caller: Caller) -> Iterator[Check]:
     yield from input_checks(account)
     yield from quota_checks(account)
     yield from network_checks(account)
-
-
-ON_DEMAND = "training job usage"
-SPOT = "spot training job usage"
-WARM_POOL = "training warm pool usage"
-"""Names after "Amazon SageMaker AI endpoints and quotas": `TYPE for USAGE`."""
-
-_LISTINGS = ("list_service_quotas", "list_aws_default_service_quotas")
-"""Quotas of the account, then the defaults: the first list lacks quotas never raised."""
-
-_MISSING = ("404", "NoSuchBucket", "NotFound")
 
 
 def storage_checks(account: Account) -> Iterator[Check]:
@@ -223,8 +226,11 @@ def _repository(account: Account, address: str) -> Check:
 
 def quota_checks(account: Account) -> Iterator[Check]:
     """Yield the check of the machines' quota, and of the warm pool's if the job has one."""
-    usage, name = (SPOT, "spot quota") if account.spec.resources.spot else (ON_DEMAND, "quota")
-    yield _quota_check(account, name, usage, account.spec.machines_at)
+    machines_at = account.spec.machines_at
+    if account.spec.resources.spot:
+        yield _quota_check(account, "spot quota", SPOT, machines_at)
+    else:
+        yield _quota_check(account, "quota", ON_DEMAND, machines_at)
     yield _longest_run(account)
     if account.spec.section(AwsSection).keep_alive:
         yield _quota_check(account, "warm pool", WARM_POOL, ("aws", "keep_alive"))
@@ -255,10 +261,6 @@ def _quota_check(account: Account, name: str, usage: str, path: tuple[str, ...])
         return _too_small(account, question, next(iter(quotas.values())))
 
     return question.answered_by(ask)
-
-
-LONGEST = "Longest run time for a training job"
-"""Name of the quota L-33A961FD, in seconds."""
 
 
 def _longest_run(account: Account) -> Check:

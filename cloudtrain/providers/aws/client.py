@@ -148,15 +148,17 @@ class AwsClient:
         only_new: bool = False,
     ) -> bool:
         """Store an object in one call; return False if `only_new` and the key exists."""
-        condition = {"IfNoneMatch": "*"} if only_new else {}
+        options = _encryption(kms_key)
+        if only_new:
+            options["IfNoneMatch"] = "*"
+
         try:
             with self._calling("put_object", f"s3://{bucket}/{key}"):
                 self._client("s3").put_object(
                     Bucket=bucket,
                     Key=key,
                     Body=content,
-                    **_encryption(kms_key),
-                    **condition,
+                    **options,
                 )
         except CloudError as failure:
             if only_new and failure.code in ("PreconditionFailed", "412"):
@@ -228,7 +230,9 @@ class AwsClient:
     def _client(self, service: str, attempts: int | None = None) -> Any:
         name = f"{service} {attempts or ''}"
         if name not in self._clients:
-            retries: Any = {} if os.environ.get("AWS_RETRY_MODE") else {"mode": "standard"}
+            retries: Any = {}
+            if not os.environ.get("AWS_RETRY_MODE"):
+                retries["mode"] = "standard"
             if attempts is not None:
                 retries["total_max_attempts"] = attempts
             config = Config(
@@ -297,7 +301,9 @@ def _received(parsed_response: Mapping[str, Any] | None, **_: Any) -> None:
     status = int(parsed_response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
     code = str(parsed_response.get("Error", {}).get("Code", ""))
     # Without a code in the body botocore puts the status there: that is a page of a proxy.
-    attempt.answered(status, "" if code.isdecimal() else code)
+    if code.isdecimal():
+        code = ""
+    attempt.answered(status, code)
 
 
 def _keep_parameters(params: Mapping[str, Any], context: dict[str, Any], **_: Any) -> None:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
     from cloudtrain.runs.folder import RunFolder
 
+_CHOOSES_CREDENTIALS = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ACCESS_KEY_ID")
+"""Variables by which a user chooses other credentials than the submit's."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AwsConfig(CloudConfig):
@@ -40,10 +43,10 @@ def config_of(run: RunFolder) -> AwsConfig:
 
 def profile_of(config: AwsConfig) -> str:
     """Return the profile for later commands: the submit's, unless variables choose others."""
-    chosen = any(
-        os.environ.get(name) for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ACCESS_KEY_ID")
-    )
-    return "" if chosen else config.profile
+    if any(os.environ.get(name) for name in _CHOOSES_CREDENTIALS):
+        return ""
+
+    return config.profile
 
 
 def client_of_run(run: RunFolder) -> AwsClient:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
     from cloudtrain.settings import Settings
 
-
 REQUEST_FIELDS = (
     "TrainingJobName",
     "RoleArn",
@@ -62,7 +61,7 @@ def discover_runs(settings: Settings, run_id: str | None, known: KnownRuns) -> l
 
     region = region_of(settings)
     prices = regional_prices("aws", region, settings)
-    return [*_discovered_runs(connect(region), run_id, settings["aws.poll"], prices, known)]
+    return list(_discovered_runs(connect(region), run_id, settings["aws.poll"], prices, known))
 
 
 def _discovered_runs(
@@ -86,11 +85,13 @@ def _discovered_runs(
         account = f"aws {cloud.call('sts', 'get_caller_identity')['Account']} {cloud.region}"
         latest = known.synced_until.get(account, 0.0)
         if latest:
-            since = datetime.fromtimestamp(latest - SEARCH_LAG_SECONDS, UTC).strftime(
-                "%Y-%m-%dT%H:%M:%S"
-            )
+            since = datetime.fromtimestamp(latest - SEARCH_LAG_SECONDS, UTC)
             filters.append(
-                {"Name": "LastModifiedTime", "Operator": "GreaterThanOrEqualTo", "Value": since}
+                {
+                    "Name": "LastModifiedTime",
+                    "Operator": "GreaterThanOrEqualTo",
+                    "Value": since.strftime("%Y-%m-%dT%H:%M:%S"),
+                }
             )
 
     search = {
@@ -121,11 +122,16 @@ def _discovered_run(
     tags = own_tag_values(job.get("Tags", []))
     instance, nodes = instances_of(job)
     price = prices.price_of(instance)
-    usd_per_hour = price.usd * nodes if price else None
+    usd_per_hour = None
+    known_prices = {}
+    if price:
+        usd_per_hour = price.usd * nodes
+        known_prices[instance] = price.usd
+
     config = AwsConfig(
         region=cloud.region,
         bucket=uri_parts(channel_uri(job, SOURCE))[0],
-        prices={instance: price.usd} if price else {},
+        prices=known_prices,
         poll=poll_seconds,
     )
     request = {key: job[key] for key in REQUEST_FIELDS if key in job}

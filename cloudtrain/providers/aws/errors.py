@@ -151,7 +151,11 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "list": (list,),
     "string": (str,),
     "boolean": (bool,),
-    **dict.fromkeys(("timestamp", "integer", "long", "float", "double"), (int, float)),
+    "timestamp": (int, float),
+    "integer": (int, float),
+    "long": (int, float),
+    "float": (int, float),
+    "double": (int, float),
 }
 """Type of a service model -> types of its JSON values."""
 
@@ -186,7 +190,9 @@ def _from_response(error: ClientError, name: str, region: str, place: str) -> Cl
     answer = str(response.get("Error", {}).get("Message", "")) or code
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
 
-    where = f"{name} in {region}" + (f", {place}" if place else "")
+    where = f"{name} in {region}"
+    if place:
+        where += f", {place}"
     for codes, kind in _BY_CODE:
         if code in codes:
             return kind.error(where, answer, code)
@@ -205,11 +211,11 @@ def _from_response(error: ClientError, name: str, region: str, place: str) -> Cl
         code == "ValidationException" and re.search("not found|could not find", answer.lower())
     )
     description = f"{where}: {code}: {answer}"
-    return CloudError(
-        description,
-        hint=_hint(code, answer, name, region),
-        code=NOT_FOUND if is_missing else code,
-    )
+    hint = _hint(code, answer, name, region)
+    if is_missing:
+        code = NOT_FOUND
+
+    return CloudError(description, hint=hint, code=code)
 
 
 def _hint(code: str, answer: str, name: str, region: str) -> str | None:
@@ -240,12 +246,16 @@ def _action(answer: str, name: str) -> str:
     """Return the missing IAM action: from the message, else from AWS's documentation."""
     denied = re.search(r"perform: ([\w-]+:\w+)(?: on resource: (\S+))?", answer)
     if denied is None:
-        return _S3_ACTIONS.get(
-            name, f"sagemaker:{name}" if "TrainingJob" in name else f"the action {name}"
-        )
+        if name in _S3_ACTIONS:
+            return _S3_ACTIONS[name]
+        if "TrainingJob" in name:
+            return f"sagemaker:{name}"
+        return f"the action {name}"
 
-    where = " on the job's role (aws.role)" if denied[1] == "iam:PassRole" else ""
-    return denied[1] + where
+    if denied[1] == "iam:PassRole":
+        return f"{denied[1]} on the job's role (aws.role)"
+
+    return denied[1]
 
 
 def refuse_foreign_answers(events: Any) -> None:
@@ -265,9 +275,10 @@ def _replace_unreadable(
         document = json.loads(response_dict["body"] or b"{}")
         if response_dict["status_code"] < 300:
             fitting = _fitting(document, operation_model.output_shape) or {}
+        elif isinstance(document, dict):
+            fitting = {name: text for name, text in document.items() if isinstance(text, str)}
         else:
-            members = document.items() if isinstance(document, dict) else ()
-            fitting = {name: text for name, text in members if isinstance(text, str)}
+            fitting = {}
         if fitting != document:
             response_dict["body"] = json.dumps(fitting).encode()
 
@@ -319,9 +330,10 @@ def _problem(operation: Any, response: dict[str, Any]) -> str:
 def _has_content(operation: Any) -> bool:
     """Return whether an operation answers with a body: some members are not in headers."""
     shape = operation.output_shape
-    return shape is not None and any(
-        "location" not in member.serialization for member in shape.members.values()
-    )
+    if shape is None:
+        return False
+
+    return any("location" not in member.serialization for member in shape.members.values())
 
 
 def _format(operation: Any) -> str:
@@ -350,11 +362,11 @@ def _fitting(value: Any, shape: Any) -> Any:
     if kind == "list":
         items = [_fitting(item, shape.member) for item in value]
         return [item for item in items if item is not None]
-    if kind in ("structure", "map"):
-        members = {
-            name: _fitting(item, shape.value if kind == "map" else shape.members.get(name))
-            for name, item in value.items()
-        }
+    if kind == "structure":
+        members = {name: _fitting(item, shape.members.get(name)) for name, item in value.items()}
         return {name: item for name, item in members.items() if item is not None}
+    if kind == "map":
+        entries = {name: _fitting(item, shape.value) for name, item in value.items()}
+        return {name: item for name, item in entries.items() if item is not None}
 
     return value

@@ -118,7 +118,9 @@ def _container(
     name, _, version = address.removeprefix(_DLC).partition("-")
     names = tuple(f"{_DLC}pytorch-{dlc_version}" for dlc_version in dlc_versions())
 
-    container = dlc_image(version, region, gpu) if name == "pytorch" else None
+    container = None
+    if name == "pytorch":
+        container = dlc_image(version, region, gpu)
     if container is None and region not in dlc_regions():
         hint = "copy the image into your repository there, and give its address"
         meant = did_you_mean(region, dlc_regions())

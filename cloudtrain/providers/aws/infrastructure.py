@@ -12,7 +12,6 @@ from cloudtrain.providers.infrastructure import Deployment, Infrastructure, Sett
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
 
-
 _TEXTS = {
     "region": "Region",
     "role": "Role",
@@ -60,12 +59,12 @@ class AwsInfrastructure(Infrastructure):
             raise UsageError("aws.region is not set", hint=hint)
 
         outputs = self._outputs(self._cloud)
-        return Deployment(
-            settings=settings_of(outputs),
-            outputs={
-                meaning: outputs[name] for name, meaning in _MEANINGS.items() if name in outputs
-            },
-        )
+        other_outputs: dict[str, str] = {}
+        for name, meaning in _MEANINGS.items():
+            if name in outputs:
+                other_outputs[meaning] = outputs[name]
+
+        return Deployment(settings=settings_of(outputs), outputs=other_outputs)
 
     def _outputs(self, cloud: AwsClient) -> dict[str, str]:
         """Return the outputs of the stack. Raise CloudError if the template's are missing."""
@@ -82,9 +81,10 @@ class AwsInfrastructure(Infrastructure):
             raise
 
         description = answer["Stacks"][0]
-        outputs = {
-            output["OutputKey"]: output["OutputValue"] for output in description.get("Outputs", [])
-        }
+        outputs: dict[str, str] = {}
+        for output in description.get("Outputs", []):
+            outputs[output["OutputKey"]] = output["OutputValue"]
+
         if "Role" not in outputs:
             reason = description.get("StackStatusReason", "the output Role is missing")
             raise CloudError(
@@ -98,9 +98,10 @@ class AwsInfrastructure(Infrastructure):
 
 def settings_of(outputs: Mapping[str, str]) -> dict[str, SettingValue]:
     """Return the outputs of a stack as settings of cloudtrain.toml."""
-    settings: dict[str, SettingValue] = {
-        f"aws.{key}": outputs[name] for key, name in _TEXTS.items() if name in outputs
-    }
+    settings: dict[str, SettingValue] = {}
+    for key, name in _TEXTS.items():
+        if name in outputs:
+            settings[f"aws.{key}"] = outputs[name]
     for key, name in _LISTS.items():
         if name in outputs:
             settings[f"aws.{key}"] = tuple(outputs[name].split(","))

@@ -31,36 +31,34 @@ def network_checks(account: Account) -> Iterator[Check]:
             "no aws.subnets: SageMaker's own"
         )
         return
-    asked = Question(
+    subnets_question = Question(
         "subnets",
         f"are {', '.join(account.config.subnets)} there, with enough addresses",
         _SUBNETS_AT,
     )
     subnets: list[Resource] = []
-    yield asked.answered_by(lambda: _subnets(account, asked, subnets))
+    yield subnets_question.answered_by(lambda: _subnets(account, subnets_question, subnets))
     network = ""
     if subnets:
         network = subnets[0]["VpcId"]
 
-    groups_asked = Question(
+    groups_question = Question(
         "security groups",
         f"do {', '.join(account.config.security_groups)} let the nodes reach each other",
         _GROUPS_AT,
     )
-    yield groups_asked.answered_by(lambda: _groups(account, groups_asked, network))
+    yield groups_question.answered_by(lambda: _groups(account, groups_question, network))
     if subnets:
-        way = Question("endpoints", f"is there a way from {network} to S3", _SUBNETS_AT)
-        yield way.answered_by(lambda: _way(account, way, subnets))
+        route_question = Question("endpoints", f"is there a way from {network} to S3", _SUBNETS_AT)
+        yield route_question.answered_by(lambda: _way(account, route_question, subnets))
 
 
 def _subnets(account: Account, question: Question, subnets: list[Resource]) -> Check:
     """Check the subnets; add existing ones to `subnets`."""
     try:
-        subnets += account.cloud.call(
-            "ec2",
-            "describe_subnets",
-            SubnetIds=list(account.config.subnets),
-        )["Subnets"]
+        names = list(account.config.subnets)
+        answer = account.cloud.call("ec2", "describe_subnets", SubnetIds=names)
+        subnets += answer["Subnets"]
     except CloudError as error:
         if not error.code.startswith("InvalidSubnet"):
             raise
@@ -88,9 +86,8 @@ def _groups(account: Account, question: Question, network: str) -> Check:
             "aws.security_groups: groups of the subnets' VPC",
         )
     try:
-        groups = account.cloud.call("ec2", "describe_security_groups", GroupIds=names)[
-            "SecurityGroups"
-        ]
+        answer = account.cloud.call("ec2", "describe_security_groups", GroupIds=names)
+        groups = answer["SecurityGroups"]
     except CloudError as error:
         if not error.code.startswith("InvalidGroup"):
             raise
@@ -129,21 +126,16 @@ def _reaches_itself(group: Resource, *, everything: bool) -> bool:
 
     `everything`: by any protocol, and out by the same rule.
     """
-    inward = any(
-        _is_open(rule, group["GroupId"], everything=everything) for rule in group["IpPermissions"]
-    )
-    outward = any(
-        _is_open(rule, group["GroupId"], everything=True) for rule in group["IpPermissionsEgress"]
-    )
+    name = group["GroupId"]
+    inward = any(_is_open(rule, name, everything=everything) for rule in group["IpPermissions"])
+    outward = any(_is_open(rule, name, everything=True) for rule in group["IpPermissionsEgress"])
     return inward and (outward or not everything)
 
 
 def _is_open(rule: Resource, group: str, *, everything: bool) -> bool:
     names_itself = any(pair.get("GroupId") == group for pair in rule.get("UserIdGroupPairs", ()))
-    all_tcp = rule["IpProtocol"] in ("tcp", "6") and (rule.get("FromPort"), rule.get("ToPort")) == (
-        0,
-        65535,
-    )
+    ports = (rule.get("FromPort"), rule.get("ToPort"))
+    all_tcp = rule["IpProtocol"] in ("tcp", "6") and ports == (0, 65535)
     return names_itself and (rule["IpProtocol"] == "-1" or (all_tcp and not everything))
 
 
@@ -156,19 +148,13 @@ def _way(account: Account, question: Question, subnets: Sequence[Resource]) -> C
     of_network = [{"Name": "vpc-id", "Values": [network]}]
     cloud = account.cloud
     service = f"com.amazonaws.{account.config.region}.s3"
-    endpoints = [
-        endpoint
-        for endpoint in cloud.call("ec2", "describe_vpc_endpoints", Filters=of_network)[
-            "VpcEndpoints"
-        ]
-        if endpoint["ServiceName"].endswith(service)
-    ]
+    answer = cloud.call("ec2", "describe_vpc_endpoints", Filters=of_network)
+    endpoints = [item for item in answer["VpcEndpoints"] if item["ServiceName"].endswith(service)]
     tables = cloud.call("ec2", "describe_route_tables", Filters=of_network)["RouteTables"]
     for subnet in subnets:
         table = _table_of(subnet, tables)
         ways = [endpoint for endpoint in endpoints if _serves(endpoint, table)]
-        routes = table.get("Routes", ())
-        if not ways and not any(gate in route for route in routes for gate in _GATES):
+        if not ways and not any(map(_leads_out, table.get("Routes", ()))):
             fix = (
                 f"aws ec2 create-vpc-endpoint --vpc-id {network} --service-name {service}"
                 f" --vpc-endpoint-type Gateway --route-table-ids {table.get('RouteTableId', '…')}"
@@ -182,18 +168,27 @@ def _way(account: Account, question: Question, subnets: Sequence[Resource]) -> C
                 fix = f"allow it: aws ec2 modify-vpc-endpoint --vpc-endpoint-id {name}"
                 return question.wrong(f"the policy of {name} does not allow {refused}", fix)
 
-    return question.ok("there is an endpoint" if endpoints else "there is a gateway")
+    if endpoints:
+        return question.ok("there is an endpoint")
+
+    return question.ok("there is a gateway")
+
+
+def _leads_out(route: Resource) -> bool:
+    return any(gate in route for gate in _GATES)
 
 
 def _table_of(subnet: Resource, tables: Sequence[Resource]) -> Resource:
     """Return the route table of a subnet: its own, else the main one."""
-    own: dict[str, Resource] = {}
+    tables_by_subnet: dict[str, Resource] = {}
     for table in tables:
         for association in table.get("Associations", ()):
-            is_main = association.get("Main")
-            own["main" if is_main else association.get("SubnetId", "")] = table
+            if association.get("Main"):
+                tables_by_subnet["main"] = table
+            else:
+                tables_by_subnet[association.get("SubnetId", "")] = table
 
-    return own.get(subnet["SubnetId"]) or own.get("main") or {}
+    return tables_by_subnet.get(subnet["SubnetId"]) or tables_by_subnet.get("main") or {}
 
 
 def _serves(endpoint: Resource, table: Resource) -> bool:
@@ -208,9 +203,8 @@ def _refused_by(account: Account, endpoint: Resource) -> str:
     if not policy:  # the default allows everything
         return ""
 
-    needs = [
-        (action, account.config.bucket, f"{PREFIX}/job") for action in ("GetObject", "PutObject")
-    ]
+    own_bucket = account.config.bucket
+    needs = [("GetObject", own_bucket, f"{PREFIX}/job"), ("PutObject", own_bucket, f"{PREFIX}/job")]
     needs += [("GetObject", bucket, f"{key}*") for bucket, key in inputs_of(account).values()]
     for action, bucket, key in needs:
         place = f"arn:{account.partition}:s3:::{bucket}/{key}"

@@ -24,10 +24,11 @@ PHASES = {
     "Restarting": "restarting after an internal error, billed again (limits.retries)",
     "Updating": "updating",
     "Stopping": "stopping",
-    **dict.fromkeys(
-        ("Completed", "Failed", "Stopped", "MaxRuntimeExceeded", "MaxWaitTimeExceeded"),
-        "bringing the last lines",
-    ),
+    "Completed": "bringing the last lines",
+    "Failed": "bringing the last lines",
+    "Stopped": "bringing the last lines",
+    "MaxRuntimeExceeded": "bringing the last lines",
+    "MaxWaitTimeExceeded": "bringing the last lines",
 }
 """Secondary status -> phase; an unknown one is shown unchanged, as AWS may add some."""
 
@@ -58,7 +59,6 @@ _TIMED_OUT = {
     "MaxWaitTimeExceeded": "no capacity came in time (limits.max_wait)",
 }
 
-
 _ERRORS = {
     "AlgorithmError": "",
     "ClientError": "SageMaker could not begin: ",
@@ -66,7 +66,6 @@ _ERRORS = {
     "InternalServerError": "SageMaker failed: ",
 }
 """Prefix of a FailureReason -> words (developer guide, errors of training jobs)."""
-
 
 _LARGE_CHECKPOINTS = (
     " SageMaker also says this if checkpoints of many GB cannot be copied or restored, and"
@@ -115,9 +114,6 @@ def phase_event(
     event = Phase(time=time_now, phase=phase, since=since or time_now)
     if running:
         event = event.replace(running=True)
-    else:
-        event = event
-
     if not instance:
         return event
 
@@ -149,7 +145,10 @@ def warm_pool_events(
         until = (ended_at(described) or time_now) + seconds
         event = with_billing(event.replace(until=until), billing(described, usd_per_hour))
 
-    return [event.replace(by=pool["ReusedByJob"]) if pool.get("ReusedByJob") else event]
+    if pool.get("ReusedByJob"):
+        event = event.replace(by=pool["ReusedByJob"])
+
+    return [event]
 
 
 def keep_alive_seconds(described: Mapping[str, Any]) -> int:
@@ -248,9 +247,9 @@ def instances_of(described: Mapping[str, Any]) -> tuple[str, int]:
     """Return the instance type and count; from a list, the ones that SageMaker selected."""
     resources = described.get("ResourceConfig") or {}
     instance, count = instance_of({"InstanceType": "", **resources})
-    return resources.get("SelectedInstanceType") or instance, int(
-        resources.get("SelectedInstanceCount") or count
-    )
+    instance = resources.get("SelectedInstanceType") or instance
+    count = resources.get("SelectedInstanceCount") or count
+    return instance, int(count)
 
 
 def ended_at(described: Mapping[str, Any]) -> float:

@@ -68,14 +68,17 @@ def effects(
 
     A denial with a condition is left out: whether it holds is not known before.
     """
-    return {
-        str(statement.get("Effect"))
-        for statement in _as_list(policy.get("Statement"))
-        if _covers(statement, "Action", action)
-        and _covers(statement, "Resource", resource)
-        and (EVERYBODY in principals or _principals(statement) & {*principals, EVERYBODY})
-        and not (statement.get("Effect") == "Deny" and statement.get("Condition"))
-    }
+    decisions: set[str] = set()
+    for statement in _as_list(policy.get("Statement")):
+        if not _covers(statement, "Action", action) or not _covers(statement, "Resource", resource):
+            continue
+        if EVERYBODY not in principals and not _principals(statement) & {*principals, EVERYBODY}:
+            continue
+        if statement.get("Effect") == "Deny" and statement.get("Condition"):
+            continue
+        decisions.add(str(statement.get("Effect")))
+
+    return decisions
 
 
 def _covers(statement: Mapping[str, Any], element: str, text: str) -> bool:
@@ -93,7 +96,12 @@ def _principals(statement: Mapping[str, Any]) -> set[str]:
     principal = statement.get("Principal") or {}
     if isinstance(principal, str):
         return {principal}
-    return {str(name) for names in principal.values() for name in _as_list(names)}
+
+    names: set[str] = set()
+    for value in principal.values():
+        names.update(map(str, _as_list(value)))
+
+    return names
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -56,7 +56,10 @@ def _products(region: str) -> Iterator[Mapping[str, Any]]:
     # imported late: it needs pydantic
     from cloudtrain.providers.aws.config import connect
 
-    filters = [{"Type": "TERM_MATCH", "Field": "regionCode", "Value": region}] if region else []
+    filters = []
+    if region:
+        filters.append({"Type": "TERM_MATCH", "Field": "regionCode", "Value": region})
+
     try:
         client = connect(SERVICE_REGION)
     except UsageError as error:  # boto3 is not installed

@@ -178,9 +178,13 @@ class SageMakerProvider(Provider):
         from cloudtrain.providers.aws.infrastructure import AwsInfrastructure
 
         where = region or configured_region(settings)
-        for issue in format_issues("region", where) if where else ():
+        if not where:
+            return AwsInfrastructure(None, name)
+
+        for issue in format_issues("region", where):
             raise UsageError(issue.line(), hint=issue.hint)
-        return AwsInfrastructure(connect(where) if where else None, name)
+
+        return AwsInfrastructure(connect(where), name)
 
     def native_sweeps(self) -> NativeSweeps:
         """Return SageMaker's tuning jobs."""

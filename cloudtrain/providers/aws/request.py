@@ -29,7 +29,9 @@ if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.providers.aws.section import AwsSection
     from cloudtrain.spec.inputs import Input
 
-SOURCE, JOB, RESUME = (f"{TAG_PREFIX}{name}" for name in ("source", "job", "resume"))
+SOURCE = f"{TAG_PREFIX}source"
+JOB = f"{TAG_PREFIX}job"
+RESUME = f"{TAG_PREFIX}resume"
 JOB_FILE = "job.json"
 
 DEFAULT_VOLUME_GIB = 30
@@ -140,6 +142,12 @@ def body_of(plan: Plan, job: JobDocument, image: ResolvedImage | None = None) ->
     limits = spec.limits
     base = run_uri(config.bucket, plan.run_id)
     address = image.address if image else plan.target.image_address
+    output = {"S3OutputPath": output_uri(plan)}
+    if config.kms_key:
+        output["KmsKeyId"] = config.kms_key
+    if not aws.compress_output:
+        output["CompressionType"] = "NONE"
+
     body: dict[str, Any] = {
         "TrainingJobName": plan.run_id,
         "RoleArn": config.role,
@@ -152,18 +160,13 @@ def body_of(plan: Plan, job: JobDocument, image: ResolvedImage | None = None) ->
         },
         **_hyperparameters(plan),
         "InputDataConfig": _channels(plan, base, job.to_json()),
-        "OutputDataConfig": {
-            "S3OutputPath": output_uri(plan),
-            **({"KmsKeyId": config.kms_key} if config.kms_key else {}),
-        },
+        "OutputDataConfig": output,
         "ResourceConfig": _resources(plan),
         "StoppingCondition": _stopping(plan),
         "CheckpointConfig": {"S3Uri": _checkpoints(plan, base), "LocalPath": f"{ROOT}/checkpoints"},
-        "Environment": {**spec.env, "CLOUDTRAIN_PLATFORM": "sagemaker", **_published(plan)},
+        "Environment": _environment(plan),
         "Tags": [{"Key": key, "Value": value} for key, value in tags(plan, address).items()],
     }
-    if not aws.compress_output:
-        body["OutputDataConfig"]["CompressionType"] = "NONE"
     if spec.resources.spot:
         body["EnableManagedSpotTraining"] = True
     if limits.retries:
@@ -199,23 +202,27 @@ def section_of(plan: Plan) -> AwsSection:
 
 def job_of(plan: Plan) -> JobDocument:
     """Return the job document, with the channels of the inputs and the stores of the secrets."""
+    provider = plan.target.provider
+    job = job_document(plan)
+    inputs = {}
+    for name, item in plan.spec.inputs.items():
+        inputs[name] = {"channel": name, **single_file(item, item.on(provider) or "")}
+
     return replace(
-        job_document(plan),
+        job,
         checkpoint_keep=max(MIN_KEPT_CHECKPOINTS, plan.spec.checkpoints.keep),
-        inputs={
-            name: {"channel": name, **single_file(item, item.on(plan.target.provider) or "")}
-            for name, item in plan.spec.inputs.items()
-        },
-        secrets={name: places[plan.target.provider] for name, places in plan.spec.secrets.items()},
+        inputs=inputs,
+        secrets={name: places[provider] for name, places in plan.spec.secrets.items()},
     )
 
 
-def _published(plan: Plan) -> dict[str, str]:
-    """Return the variable for a trial's published files; empty for any other job."""
-    if not plan.context.trial:
-        return {}
+def _environment(plan: Plan) -> dict[str, str]:
+    """Return the variables of the containers; a trial also gets the URI of published files."""
+    variables = {**plan.spec.env, "CLOUDTRAIN_PLATFORM": "sagemaker"}
+    if plan.context.trial:
+        variables[PUBLISHED] = published_uri(output_uri(plan), plan.run_id)
 
-    return {PUBLISHED: published_uri(output_uri(plan), plan.run_id)}
+    return variables
 
 
 def _hyperparameters(plan: Plan) -> dict[str, Any]:
@@ -226,15 +233,15 @@ def _hyperparameters(plan: Plan) -> dict[str, Any]:
     from cloudtrain.spec.secrets_in_text import is_secret_argument
 
     values = plan.spec.args.values
-    texts = {
-        name: text_of(value)
-        for name, value in (values.items() if isinstance(values, Mapping) else ())
-    }
-    fitting = [
-        (name, text)
-        for name, text in texts.items()
-        if _HYPERPARAMETER.fullmatch(f"{name}={text}") and not is_secret_argument(name, text)
-    ]
+    if not isinstance(values, Mapping):
+        return {}
+
+    fitting = []
+    for name, value in values.items():
+        text = text_of(value)
+        if _HYPERPARAMETER.fullmatch(f"{name}={text}") and not is_secret_argument(name, text):
+            fitting.append((name, text))
+
     if not fitting:
         return {}
 
@@ -245,12 +252,11 @@ def _metrics(plan: Plan) -> dict[str, Any]:
     """Return metrics for the console's charts: the trainer's, and the spec's `metrics`."""
     from cloudtrain.spec.inputs import TRAINER_METRICS
 
-    names = TRAINER_METRICS if plan.spec.entrypoint is None else ()
-    definitions = [{"Name": name, "Regex": event_pattern(name)} for name in names]
-    definitions += [
-        {"Name": name, "Regex": _of_first_rank(pattern)}
-        for name, pattern in plan.spec.metrics.items()
-    ]
+    definitions = []
+    if plan.spec.entrypoint is None:
+        definitions += [{"Name": name, "Regex": event_pattern(name)} for name in TRAINER_METRICS]
+    for name, pattern in plan.spec.metrics.items():
+        definitions.append({"Name": name, "Regex": _of_first_rank(pattern)})
 
     if not definitions:
         return {}
@@ -270,27 +276,26 @@ def _of_first_rank(pattern: str) -> str:
     """
     if "|" in pattern:
         pattern = f"(?:{pattern})"
-    else:
-        pattern = pattern
-
     if not _TAB_IN_CLASS.search(pattern):
         pattern = _TAB.sub("#011", pattern)  # as a tab arrives in CloudWatch
 
-    return r"\[rank 0\] " + (pattern[1:] if pattern.startswith("^") else f".*?{pattern}")
+    if pattern.startswith("^"):
+        return r"\[rank 0\] " + pattern[1:]
+
+    return rf"\[rank 0\] .*?{pattern}"
 
 
 def _channels(plan: Plan, base: str, document: Mapping[str, Any]) -> list[dict[str, Any]]:
     bucket = plan.target.config_as(AwsConfig).bucket
-    ours = {
+    own_channels = {
         SOURCE: source_uri(bucket, plan.context.source.digest),
         JOB: f"{base}/job/{json_digest(document)[:16]}/",
     }
 
-    channels = [_channel(name, uri) for name, uri in ours.items()]
+    channels = [_channel(name, uri) for name, uri in own_channels.items()]
     for name, item in plan.spec.inputs.items():
-        channels.append(
-            _channel(name, input_uri(item, plan.target.provider), stream=item.mode == "stream")
-        )
+        uri = input_uri(item, plan.target.provider)
+        channels.append(_channel(name, uri, stream=item.mode == "stream"))
 
     earlier = plan.context.resume_from
     if earlier and plan.is_rehearsal:  # in S3 it would be beside this run's own
@@ -352,7 +357,10 @@ def _resources(plan: Plan) -> dict[str, Any]:
     nodes = spec.resources.nodes
 
     choices = [{"InstanceType": name, "InstanceCount": nodes} for name in types]
-    resources: dict[str, Any] = choices[0] if len(types) == 1 else {"InstancePreferences": choices}
+    resources: dict[str, Any] = {"InstancePreferences": choices}
+    if len(types) == 1:
+        resources = dict(choices[0])
+
     if section_of(plan).training_plan:
         resources["TrainingPlanArn"] = section_of(plan).training_plan
     if needs_volume(types):
@@ -406,21 +414,23 @@ def export(plan: Plan) -> Export:
     """Return the request and the job document with the AWS CLI's commands for them."""
     config = plan.target.config_as(AwsConfig)
     body = plan.request.document
-    encryption = ["--sse", "aws:kms", "--sse-kms-key-id", config.kms_key] if config.kms_key else []
-    place = ["--region", config.region, *(["--profile", config.profile] if config.profile else [])]
+    place = ["--region", config.region]
+    if config.profile:
+        place += ["--profile", config.profile]
+
+    copy_options = place
+    if config.kms_key:
+        copy_options = ["--sse", "aws:kms", "--sse-kms-key-id", config.kms_key, *place]
 
     def copy(name: str, channel: str) -> list[str]:
-        return ["aws", "s3", "cp", name, channel_uri(body, channel) + name, *encryption, *place]
+        return ["aws", "s3", "cp", name, channel_uri(body, channel) + name, *copy_options]
 
     create = ["aws", "sagemaker", "create-training-job", *place]
+    create += ["--cli-input-json", "file://request.json"]
     return Export(
         files={"request.json": as_text(body), JOB_FILE: as_text(plan.request.job.to_json())},
         archive=ARCHIVE,
-        commands=[
-            copy(ARCHIVE, SOURCE),
-            copy(JOB_FILE, JOB),
-            [*create, "--cli-input-json", "file://request.json"],
-        ],
+        commands=[copy(ARCHIVE, SOURCE), copy(JOB_FILE, JOB), create],
     )
 
 

@@ -75,19 +75,19 @@ def spec_path(plan: Plan, path: Keys) -> Keys:
     if head == "Environment":
         return ("env", *tail[:1])
     if head == "Tags":
-        keys = list(tags(plan, plan.target.image_address))
-        index = tail[0] if tail and isinstance(tail[0], int) else -1
-        if 0 <= index < len(keys) and keys[index] in spec.tags:
-            return ("tags", keys[index])
+        key = _item_at(list(tags(plan, plan.target.image_address)), tail)
+        if key in spec.tags:
+            return ("tags", key)
         return ("tags",)
 
     if head == "InputDataConfig":
-        names = [None, None, *spec.inputs]
-        index = tail[0] if tail and isinstance(tail[0], int) else 0
-        name = names[index] if index < len(names) else None
+        name = _item_at(["", "", *spec.inputs], tail)  # our own two channels come first
         if name:
             return ("inputs", name)
-        return ("aws", "bucket") if tail else ("inputs",)
+        if tail:
+            return ("aws", "bucket")
+        return ("inputs",)
+
     if head == "ResourceConfig":
         return _resource_path(plan, tail)
     if head == "StoppingCondition":
@@ -96,14 +96,30 @@ def spec_path(plan: Plan, path: Keys) -> Keys:
     return _FIELDS.get(dotted(path[:2]), _FIELDS.get(str(head), ()))
 
 
+def _item_at(items: list[str], tail: Keys) -> str:
+    """Return the item that the rest of a path leads to; empty for none."""
+    if not tail:
+        return ""
+
+    index = tail[0]
+    if not isinstance(index, int) or not 0 <= index < len(items):
+        return ""
+
+    return items[index]
+
+
 def _resource_path(plan: Plan, tail: Keys) -> Keys:
     resources = plan.spec.resources
     field = str(tail[0]) if tail else ""
     if field in ("InstanceType", "InstancePreferences"):
-        index = tail[1:2] if field == "InstancePreferences" else ()
         if resources.instance.get(plan.target.provider):
-            return ("resources", "instance", plan.target.provider, *index)
-        return ("resources", "gpu" if resources.gpu else "gpus")
+            path: Keys = ("resources", "instance", plan.target.provider)
+            if field == "InstancePreferences":
+                path += tail[1:2]
+            return path
+        if resources.gpu:
+            return ("resources", "gpu")
+        return ("resources", "gpus")
 
     fields: Mapping[str, Keys] = {
         "InstanceCount": ("resources", "nodes"),
@@ -117,6 +133,9 @@ def _resource_path(plan: Plan, tail: Keys) -> Keys:
 
 def _stopping_path(plan: Plan, tail: Keys) -> Keys:
     if tail and tail[0] == "MaxRuntimeInSeconds":
-        cap = plan.target.cost_estimate.cap if plan.target.cost_estimate else ""
-        return tuple((cap or "limits.max_runtime").split("."))
+        cap = "limits.max_runtime"
+        if plan.target.cost_estimate:
+            cap = plan.target.cost_estimate.cap or cap
+        return tuple(cap.split("."))
+
     return ("limits", "max_wait")

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.state import RunState
 
-
 _ROOTS = {"model": f"{ROOT}/model", "output": f"{ROOT}/output/data"}
 """Folder in the container of each archive; absolute links below it are kept."""
 
@@ -39,8 +38,12 @@ MAX_PAGES = 50
 
 def artifact_uris(body: dict[str, Any]) -> dict[str, str]:
     """Return the S3 URIs of a job's model, output and checkpoints, by its request."""
+    uris = dict(result_uris(body))
     keep = body.get("CheckpointConfig", {}).get("S3Uri")
-    return {**result_uris(body), **({"checkpoints": keep} if keep else {})}
+    if keep:
+        uris["checkpoints"] = keep
+
+    return uris
 
 
 def trial_request(request: dict[str, Any]) -> dict[str, Any]:
@@ -70,11 +73,15 @@ def artifacts(run: RunFolder, state: RunState) -> dict[str, str]:
 def checkpoints(run: RunFolder, state: RunState) -> str:
     """Return the S3 prefix of the checkpoints; empty without any object below it."""
     uri = artifacts(run, state).get("checkpoints", "")
-    return uri if uri and _has_objects(client_of_run(run), uri) else ""
+    if not uri or not _has_objects(client_of_run(run), uri):
+        return ""
+
+    return uri
 
 
 def _has_objects(cloud: AwsClient, uri: str) -> bool:
-    return any(True for _ in cloud.objects(*uri_parts(uri)))
+    bucket, prefix = uri_parts(uri)
+    return next(cloud.objects(bucket, prefix), None) is not None
 
 
 def fetch(
@@ -128,7 +135,7 @@ def _fetch_archive(
     note: Note,
 ) -> bool:
     bucket, key = uri_parts(uri)
-    size = next((size for name, size in cloud.objects(bucket, key) if name == key), None)
+    size = _size_of(cloud, bucket, key)
     if size is None:
         return False
     # Beside the folder: a model may be larger than what fits into /tmp.
@@ -136,6 +143,15 @@ def _fetch_archive(
         archive = Path(scratch) / "archive.tar.gz"
         cloud.download(bucket, key, archive, progress, size)
         return extract(archive, folder, [_ROOTS[folder.name]], note, uri)
+
+
+def _size_of(cloud: AwsClient, bucket: str, key: str) -> int | None:
+    """Return the size of an object in bytes; None if there is none."""
+    for name, size in cloud.objects(bucket, key):
+        if name == key:
+            return size
+
+    return None
 
 
 def backfill_logs(run: RunFolder, state: RunState) -> Iterator[Observation]:
@@ -211,10 +227,9 @@ def _page(cloud: AwsClient, name: str, place: dict[str, Any]) -> dict[str, Any]:
 
 def _unseen(events: list[Mapping[str, Any]], place: dict[str, Any]) -> list[tuple[float, bytes]]:
     """Return the lines of a page, without those read before a token was lost."""
+    skip = 0
     if events:
         skip = place.pop("skip", 0)
-    else:
-        skip = 0
 
     lines = []
     for event in events:
@@ -222,9 +237,8 @@ def _unseen(events: list[Mapping[str, Any]], place: dict[str, Any]) -> list[tupl
             skip -= 1
             continue
         skip = 0
-        is_same_time = event["timestamp"] == place["time"]
-        if is_same_time:
-            place["count"] = place["count"] + 1
+        if event["timestamp"] == place["time"]:
+            place["count"] += 1
         else:
             place["count"] = 1
 
@@ -252,17 +266,21 @@ def _stream_names(cloud: AwsClient, job: str) -> list[str]:
     A restart begins new streams.
     """
     question = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{job}/"}
+    names: list[str] = []
     try:
-        pages = cloud.pages("logs", "describe_log_streams", **question)
-        return sorted(
-            (s["logStreamName"] for page in pages for s in page.get("logStreams", [])), key=_age
-        )
+        for page in cloud.pages("logs", "describe_log_streams", **question):
+            names += [stream["logStreamName"] for stream in page.get("logStreams", [])]
     except CloudError as error:
         if error.code == "ResourceNotFoundException":
             return []
         raise
 
+    return sorted(names, key=_age)
+
 
 def _age(name: str) -> tuple[int, str]:
     start = name.rpartition("-")[2]
-    return (int(start) if start.isdigit() else 0, name)
+    if not start.isdigit():
+        return 0, name
+
+    return int(start), name

@@ -25,9 +25,20 @@ if TYPE_CHECKING:
     from cloudtrain.providers.aws.config import AwsConfig
     from cloudtrain.spec.model import JobSpec
 
-
 _CREDENTIALS = Question("credentials", "whose are they")
 _ROLE_PATH = ("aws", "role")
+
+_CREATED = {
+    "sagemaker:TaggingAction": "CreateTrainingJob",
+    f"aws:RequestTag/{TAG_PREFIX}run": "any",
+}
+"""Condition keys of CreateTrainingJob and of the AddTags that it implies."""
+
+_TAGGED = {f"aws:ResourceTag/{TAG_PREFIX}run": "any"}
+"""Condition keys of calls about a job that exists."""
+
+_KEY_ACTIONS = ("kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey")
+"""For results and volumes: OutputDataConfig in the API reference, and S3's multipart uploads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +99,10 @@ def caller_checks(cloud: AwsClient) -> Iterator[Check | Caller]:
         answer = cloud.call("sts", "get_caller_identity")
     except CloudError as error:
         off = clock_check(_date(getattr(error.__cause__, "response", {})), time.time())
-        yield off if off.is_wrong else _CREDENTIALS.failed(error)
+        if off.is_wrong:
+            yield off
+        else:
+            yield _CREDENTIALS.failed(error)
         return
 
     caller = Caller(arn=answer["Arn"], account=answer["Account"])
@@ -154,15 +168,6 @@ def role_check(account: Account) -> Check:
 def _date(answer: Mapping[str, Any]) -> str:
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     return str(headers.get("date", ""))
-
-
-_CREATED = {
-    "sagemaker:TaggingAction": "CreateTrainingJob",
-    f"aws:RequestTag/{TAG_PREFIX}run": "any",
-}
-"""Condition keys of CreateTrainingJob and of the AddTags that it implies."""
-_TAGGED = {f"aws:ResourceTag/{TAG_PREFIX}run": "any"}
-"""Condition keys of calls about a job that exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,12 +239,11 @@ def needs_of_submit(account: Account) -> list[Need]:
     jobs = _arn_of_jobs(account)
     log = f"arn:{account.partition}:logs:{config.region}:{account.number}:log-group:/aws/sagemaker/TrainingJobs"
     training_plan = account.spec.section(AwsSection).training_plan
-    return [
-        *(
-            [Need(training_plan, ("sagemaker:CreateTrainingJob",), _CREATED)]
-            if training_plan
-            else []
-        ),
+
+    needs = []
+    if training_plan:
+        needs.append(Need(training_plan, ("sagemaker:CreateTrainingJob",), _CREATED))
+    needs += [
         Need(jobs, ("sagemaker:CreateTrainingJob", "sagemaker:AddTags"), _CREATED),
         Need(jobs, ("sagemaker:DescribeTrainingJob", "sagemaker:StopTrainingJob"), _TAGGED),
         Need(_objects(account, "sources/"), ("s3:PutObject",)),
@@ -249,6 +253,7 @@ def needs_of_submit(account: Account) -> list[Need]:
         Need(_bucket(account), ("s3:ListBucket",)),
         Need(f"{log}:log-stream:*", ("logs:GetLogEvents",)),
     ]
+    return needs
 
 
 def needs_of_job(account: Account) -> list[Need]:
@@ -325,18 +330,15 @@ def key_policy_check(account: Account, key: str) -> Check:
     return question.answered_by(ask)
 
 
-_KEY_ACTIONS = ("kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey")
-"""For results and volumes: OutputDataConfig in the API reference, and S3's multipart uploads."""
-
-
 def inputs_of(account: Account) -> dict[str, tuple[str, str]]:
     """Return bucket and prefix of each input in S3, by its name."""
     provider = account.target.provider
-    return {
-        name: uri_parts(input_uri(item, provider))
-        for name, item in account.spec.inputs.items()
-        if (item.on(provider) or "").startswith("s3://")
-    }
+    places = {}
+    for name, item in account.spec.inputs.items():
+        if (item.on(provider) or "").startswith("s3://"):
+            places[name] = uri_parts(input_uri(item, provider))
+
+    return places
 
 
 def _bucket(account: Account) -> str:
@@ -364,7 +366,9 @@ def _identity(account: Account, principal: str) -> str:
     """
     session = re.fullmatch(r"arn:([\w-]+):sts::(\d+):assumed-role/([^/]+)/.+", principal)
     if session is None:
-        return principal if re.search(r":(user|role|group)/", principal) else ""
+        if not re.search(r":(user|role|group)/", principal):
+            return ""
+        return principal
     try:  # the role may have a path, which the session's ARN leaves out
         return str(account.cloud.call("iam", "get_role", RoleName=session[3])["Role"]["Arn"])
     except CloudError as error:
@@ -375,10 +379,11 @@ def _identity(account: Account, principal: str) -> str:
 
 def _denied(account: Account, identity: str, need: Need) -> list[str]:
     """Return the actions that the identity's policies do not allow."""
-    entries = [
-        {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": "string"}
-        for key, value in need.context.items()
-    ]
+    entries = []
+    for key, value in need.context.items():
+        entry = {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": "string"}
+        entries.append(entry)
+
     pages = account.cloud.pages(
         "iam",
         "simulate_principal_policy",
@@ -387,5 +392,10 @@ def _denied(account: Account, identity: str, need: Need) -> list[str]:
         ResourceArns=[need.resource],
         ContextEntries=entries,
     )
-    results = [result for page in pages for result in page["EvaluationResults"]]
-    return [result["EvalActionName"] for result in results if result["EvalDecision"] != "allowed"]
+    denied = []
+    for page in pages:
+        for result in page["EvaluationResults"]:
+            if result["EvalDecision"] != "allowed":
+                denied.append(result["EvalActionName"])
+
+    return denied

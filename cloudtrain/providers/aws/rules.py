@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 
 from cloudtrain.catalog.machines import find_instance
@@ -59,28 +60,25 @@ def rule_issues(plan: Plan) -> list[Issue]:
     body = plan.request.document
     spec = plan.spec
     from_spec = {"Tags": spec.tags, "Environment": spec.env, "InputDataConfig": spec.inputs}
-    own_counts: dict[Keys, int] = {
-        (name,): len(body[name]) - len(fields)
-        for name, fields in from_spec.items()
-        if isinstance(body.get(name), (list, dict))
-    }
-    violations = [
-        replace(violation, message=f"{violation.message}, {count} of them set by cloudtrain")
-        if (count := own_counts.get(violation.path))
-        else violation
-        for violation in request_violations(body)
-    ]
+    own_counts: dict[Keys, int] = {}
+    for name, fields in from_spec.items():
+        if isinstance(body.get(name), (list, dict)):
+            own_counts[(name,)] = len(body[name]) - len(fields)
+
+    violations = []
+    for violation in request_violations(body):
+        count = own_counts.get(violation.path)
+        if count:
+            message = f"{violation.message}, {count} of them set by cloudtrain"
+            violations.append(replace(violation, message=message))
+        else:
+            violations.append(violation)
+
     reported = {issue.path for issue in issues if issue.path and issue.is_error}
-    issues += [
-        plan.located(issue)
-        for issue in spec_issues(
-            "CreateTrainingJob",
-            violations,
-            lambda path: spec_path(plan, path),
-            reported,
-        )
-    ]
-    return [*issues, *cloud_warnings(plan, notes(plan))]
+    of_model = spec_issues("CreateTrainingJob", violations, partial(spec_path, plan), reported)
+    issues += [plan.located(issue) for issue in of_model]
+    issues += cloud_warnings(plan, notes(plan))
+    return issues
 
 
 def sdk_issues(plan: Plan) -> list[Issue]:
@@ -92,18 +90,18 @@ def sdk_issues(plan: Plan) -> list[Issue]:
 
 def broken_rules(plan: Plan) -> list[Issue]:
     """Return an error for each rule that the plan breaks, with the path of its field."""
-    return [
-        *_account(plan),
-        *_storage(plan),
-        *_file_systems(plan),
-        *_capacity(plan),
-        *_time(plan),
-        *_network(plan),
-        *_image(plan),
-        *_names(plan),
-        *reserved_issues(section_of(plan).request, FORM),
-        *unused_issues(plan, "sweep_request"),
-    ]
+    issues: list[Issue] = []
+    issues += _account(plan)
+    issues += _storage(plan)
+    issues += _file_systems(plan)
+    issues += _capacity(plan)
+    issues += _time(plan)
+    issues += _network(plan)
+    issues += _image(plan)
+    issues += _names(plan)
+    issues += reserved_issues(section_of(plan).request, FORM)
+    issues += unused_issues(plan, "sweep_request")
+    return issues
 
 
 def notes(plan: Plan) -> list[str]:
@@ -183,12 +181,21 @@ def _file_systems(plan: Plan) -> Iterator[Issue]:
             hint = "aws.subnets and aws.security_groups, of the network of the file system"
             yield Issue(path, "is reached in your own network only", hint)
 
-    for channel in plan.request.document["InputDataConfig"] if plan.is_rehearsal else ():
+    if plan.is_rehearsal:
+        yield from _rehearsed_file_systems(plan)
+
+
+def _rehearsed_file_systems(plan: Plan) -> Iterator[Issue]:
+    """Yield issues with file systems that the spec does not replace by a local folder."""
+    for channel in plan.request.document["InputDataConfig"]:
         name = channel["ChannelName"]
-        own = plan.spec.inputs.get(name)
-        place = (own and plan.host.location_for(own.uri)) or "://"
+        field = ("aws", "request")
+        place = "://"
+        spec_input = plan.spec.inputs.get(name)
+        if spec_input:
+            field = ("inputs", name)
+            place = plan.host.location_for(spec_input.uri) or "://"
         if "FileSystemDataSource" in channel.get("DataSource", {}) and "://" in place:
-            field = ("inputs", name) if own else ("aws", "request")
             hint = f"inputs: {{{name}: {{local: ./folder, aws: fsx://… or efs://…}}}}"
             yield Issue(field, f"the file system of {name} cannot be mounted in a rehearsal", hint)
 
@@ -225,11 +232,9 @@ def _key(key: str, region: str, types: Sequence[str]) -> Iterator[Issue]:
 def _capacity(plan: Plan) -> Iterator[Issue]:
     resources = plan.spec.resources
     types = plan.target.instances
-    field = (
-        ("resources", "instance", plan.target.provider)
-        if resources.instance
-        else ("resources", "gpu")
-    )
+    field: Keys = ("resources", "gpu")
+    if resources.instance:
+        field = ("resources", "instance", plan.target.provider)
 
     choice = f"a choice of {len(types)} instance types cannot be combined with"
     if resources.spot and len(types) > 1:
@@ -270,7 +275,10 @@ def _time(plan: Plan) -> Iterator[Issue]:
 
     runtime = estimate.max_seconds if estimate else 0
     if runtime > MAX_RUNTIME_SECONDS:
-        cap = estimate.cap if estimate and estimate.cap else "limits.max_runtime"
+        cap = "limits.max_runtime"
+        if estimate and estimate.cap:
+            cap = estimate.cap
+
         message = f"{exact_duration(runtime)} is longer than SageMaker runs a job: 28 d"
         yield Issue(tuple(cap.split(".")), message, "28 d at most")
     elif runtime > USUAL_RUNTIME_SECONDS:
@@ -305,11 +313,11 @@ def _time(plan: Plan) -> Iterator[Issue]:
 
 def _network(plan: Plan) -> Iterator[Issue]:
     config = plan.target.config_as(AwsConfig)
-    if bool(config.subnets) != bool(config.security_groups):
-        missing, present = (
-            ("security_groups", "subnets") if config.subnets else ("subnets", "security_groups")
-        )
-        yield Issue(("aws", present), f"needs aws.{missing} beside it", "both, or neither")
+    hint = "both, or neither"
+    if config.subnets and not config.security_groups:
+        yield Issue(("aws", "subnets"), "needs aws.security_groups beside it", hint)
+    if config.security_groups and not config.subnets:
+        yield Issue(("aws", "security_groups"), "needs aws.subnets beside it", hint)
     if section_of(plan).network_isolation:
         yield from _isolation(plan)
 
@@ -373,14 +381,11 @@ def _private_registry(plan: Plan, image: str, hint: str) -> Iterator[Issue]:
 
 def _names(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
-    paths = [("inputs", name) for name in spec.inputs] + [("tags", key) for key in spec.tags]
-    for path in paths:
-        reserved = (TAG_PREFIX, "aws:") if path[0] == "tags" else (TAG_PREFIX,)
-        for prefix in reserved:
-            if path[1].lower().startswith(prefix):
-                message = f"names that begin with {prefix} are reserved"
-                yield Issue(path, message, "choose another name")
-
+    for name in spec.inputs:
+        yield from _reserved_name("inputs", name, TAG_PREFIX)
+    for key in spec.tags:
+        yield from _reserved_name("tags", key, TAG_PREFIX)
+        yield from _reserved_name("tags", key, "aws:")
     for key, value in spec.tags.items():
         forbidden = [char for char in key + value if not _is_allowed_in_tag(char)]
         if forbidden:
@@ -389,6 +394,12 @@ def _names(plan: Plan) -> Iterator[Issue]:
     for name in spec.env:
         if name.startswith("TRAINING_JOB_") or name in ("AWS_REGION", "SAGEMAKER_BASE_DIR"):
             yield Issue(("env", name), "is reserved by SageMaker", "choose another name")
+
+
+def _reserved_name(field: str, name: str, prefix: str) -> Iterator[Issue]:
+    if name.lower().startswith(prefix):
+        message = f"names that begin with {prefix} are reserved"
+        yield Issue((field, name), message, "choose another name")
 
 
 def _is_allowed_in_tag(char: str) -> bool:
@@ -402,8 +413,8 @@ def security_findings(plan: Plan) -> Iterator[Issue]:
 
     if not plan.target.config_as(AwsConfig).subnets:
         message = (
-            "is not set: the job runs in no network of yours, and nothing that you own limits what"
-            " it reaches"
+            "is not set: the job runs outside your VPC, where your rules do not limit its network"
+            " access"
         )
         yield Issue(("aws", "subnets"), message, "aws.subnets and aws.security_groups of your VPC")
 

@@ -43,6 +43,9 @@ _EXPECTED = {
     "float": "a number",
 }
 
+_BITS = {"integer": 31, "long": 63}
+"""Bits of a whole number besides its sign."""
+
 
 class TableShape:
     """A shape of a service model as JSON, with the attributes of botocore's own shapes."""
@@ -56,10 +59,8 @@ class TableShape:
     @cached_property
     def members(self) -> dict[str, TableShape]:
         """Shapes of a structure's members."""
-        return {
-            name: self._of(reference)
-            for name, reference in self.metadata.get("members", {}).items()
-        }
+        references = self.metadata.get("members", {})
+        return {name: self._of(reference) for name, reference in references.items()}
 
     @property
     def member(self) -> TableShape:
@@ -78,7 +79,9 @@ class TableShape:
 
     def _of(self, reference: Mapping[str, Any]) -> TableShape:
         name = reference["shape"]
-        return TableShape(name, {**self._shapes[name], **reference}, self._shapes)
+        traits = dict(self._shapes[name])
+        traits.update(reference)
+        return TableShape(name, traits, self._shapes)
 
 
 def request_violations(body: Mapping[str, Any], operation: str = OPERATION_INPUT) -> list[Issue]:
@@ -166,10 +169,11 @@ def _text(shape: Any, value: str, path: Keys) -> Iterator[Issue]:
     shown = repr(_shortened(value, SHOWN))
     values = shape.metadata.get("enum") or ()
     if values and value not in values:
-        near = ", ".join(values if len(values) <= FEW else nearest(value[:SHOWN], values, 3))
         listed = ""
-        if near:
-            listed = f" ({'near: ' if len(values) > FEW else ''}{near})"
+        if len(values) <= FEW:
+            listed = f" ({', '.join(values)})"
+        elif suggestions := nearest(value[:SHOWN], values, 3):
+            listed = f" (near: {', '.join(suggestions)})"
 
         yield warning(f"{shown} is none of the {len(values)} known values{listed}", path=path)
         return
@@ -199,15 +203,24 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
 
 def _bounds(shape: Any, size: Any, unit: str, path: Keys) -> Iterator[Issue]:
     """Yield `is 64 characters long, at most 63`, `has 101 entries, at most 100`."""
-    bits = {"integer": 31, "long": 63}.get(shape.type_name)
-    least = shape.metadata.get("min", -(2**bits) if bits else None)
-    most = shape.metadata.get("max", 2**bits - 1 if bits else None)
-    has = ("has " if unit.endswith(("items", "entries")) else "is ") + unit.format(size)
+    smallest = None
+    largest = None
+    bits = _BITS.get(shape.type_name)
+    if bits:
+        smallest = -(2**bits)
+        largest = 2**bits - 1
+
+    least = shape.metadata.get("min", smallest)
+    most = shape.metadata.get("max", largest)
+    verb = "has" if unit.endswith(("items", "entries")) else "is"
+    has = f"{verb} {unit.format(size)}"
     if least is not None and size < least:
         yield Issue(path, f"{has}, at least {least}")
     if most is not None and size > most:
         issue = Issue(path, f"{has}, at most {most}")
-        yield replace(issue, severity="warning") if "max" in shape.metadata else issue
+        if "max" in shape.metadata:
+            issue = replace(issue, severity="warning")
+        yield issue
 
 
 def _kind(value: Any) -> str:

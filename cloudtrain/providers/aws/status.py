@@ -144,9 +144,8 @@ def _log_lag_is_over(
         return True  # it never printed anything
 
     first_seen = state.phase_seen if state.phase == phase_of(described) else time_now
-    return (
-        time_now - min(first_seen, ended_at(described) or time_now) > LOG_LAG_POLLS * poll_seconds
-    )
+    waited = time_now - min(first_seen, ended_at(described) or time_now)
+    return waited > LOG_LAG_POLLS * poll_seconds
 
 
 def stop(run: RunFolder, state: RunState, record: Record, kind: Kind = TRAINING) -> bool:
@@ -190,10 +189,12 @@ def _warm_pool(cloud: AwsClient, run: RunFolder, state: RunState) -> Observation
     if not pool_events:  # the description no longer mentions it
         pool_events = [Kept(time=time.time(), status="Terminated")]
 
-    previous = (state.kept.status, state.kept.until) if state.kept else ("", 0.0)
-    return Observation(
-        events=[event for event in pool_events if (event.status, event.until) != previous]
-    )
+    previous = ("", 0.0)
+    if state.kept:
+        previous = (state.kept.status, state.kept.until)
+
+    news = [event for event in pool_events if (event.status, event.until) != previous]
+    return Observation(events=news)
 
 
 def release(run: RunFolder, state: RunState) -> Observation:
@@ -210,7 +211,10 @@ def release(run: RunFolder, state: RunState) -> Observation:
             "Reused": "another job has taken them over",
             "Terminated": "they were given back",
         }.get(status)
-        message = f"run {run.run_id} keeps no machines" + (f": {why}" if why else "")
+        message = f"run {run.run_id} keeps no machines"
+        if why:
+            message += f": {why}"
+
         raise UsageError(message, hint="aws.keep_alive keeps them after a job")
 
     resources = {"KeepAlivePeriodInSeconds": 0}

@@ -211,11 +211,10 @@ def job_reference(region: str, name: str, arn: str, kind: Kind = TRAINING) -> di
 
 def tags_of(cloud: AwsClient, arn: str) -> dict[str, str]:
     """Return our tags of a job, without their prefix."""
-    tags = [
-        tag
-        for page in cloud.pages("sagemaker", "list_tags", ResourceArn=arn)
-        for tag in page.get("Tags", [])
-    ]
+    tags: list[Mapping[str, str]] = []
+    for page in cloud.pages("sagemaker", "list_tags", ResourceArn=arn):
+        tags += page.get("Tags", [])
+
     return own_tag_values(tags)
 
 
@@ -258,15 +257,13 @@ def _find(cloud: AwsClient, body: Mapping[str, Any], kind: Kind) -> dict[str, An
 def _contains(actual: Any, requested: Any) -> bool:
     """Return True if a description has all requested values; SageMaker adds fields."""
     if isinstance(requested, Mapping):
-        return isinstance(actual, Mapping) and all(
-            _contains(actual.get(key), item) for key, item in requested.items()
-        )
+        if not isinstance(actual, Mapping):
+            return False
+        return all(_contains(actual.get(key), item) for key, item in requested.items())
 
     if isinstance(requested, list):
-        return (
-            isinstance(actual, list)
-            and len(requested) == len(actual)
-            and all(map(_contains, actual, requested))
-        )
+        if not isinstance(actual, list) or len(requested) != len(actual):
+            return False
+        return all(map(_contains, actual, requested))
 
     return bool(requested == actual)

@@ -38,7 +38,10 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
     resources = spec.resources
     config, reader = account(spec.section(AwsSection), settings, rehearsal=rehearsal)
     problems = list(reader.problems)
-    region = "" if any(issue.path == ("aws", "region") for issue in problems) else config.region
+    region = config.region
+    if any(issue.path == ("aws", "region") for issue in problems):
+        region = ""
+
     types, gpus, wrong = select_instances(
         "aws",
         gpus=resources.gpus,
@@ -56,8 +59,13 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
         config = replace(config, placeholders=(*config.placeholders, "aws.repository"))
 
     prices = regional_prices("aws", region, settings)
+    if spec.section(AwsSection).training_plan:
+        price: Price | None = PREPAID
+    else:
+        price = prices.price_of(*types)
+
     estimate, wrong_limits = estimate_cost(
-        PREPAID if spec.section(AwsSection).training_plan else prices.price_of(*types),
+        price,
         resources.nodes,
         spec.limits,
         default_seconds=DEFAULT_MAX_RUNTIME_SECONDS,
@@ -67,9 +75,24 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
         price_hint=prices.hint(*types),
         unpriced=prices.unpriced(*types),
     )
-    problems += wrong + wrong_image + [*prices.problems]
+    problems += wrong + wrong_image
+    problems += prices.problems
     if not rehearsal and not wrong and region:
         problems += wrong_limits
+
+    unpaid: tuple[str, ...] = ()
+    if rehearsal:
+        unpaid = tuple(f"{issue.line()} ({issue.hint})" for issue in wrong_limits)
+
+    config = replace(
+        config,
+        prices=known_prices(prices, types),
+        poll=settings["aws.poll"],
+        unpaid=unpaid,
+    )
+    choice = None
+    if not wrong:
+        choice = machine_choice(settings, spec, types, gpus, prices)
 
     return Target(
         provider="aws",
@@ -78,20 +101,13 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
         max_nodes=MAX_NODES,
         grace_seconds=GRACE_SECONDS,
         unused=("resources.shm",),
-        config=replace(
-            config,
-            prices=known_prices(prices, types),
-            poll=settings["aws.poll"],
-            unpaid=tuple(f"{issue.line()} ({issue.hint})" for issue in wrong_limits)
-            if rehearsal
-            else (),
-        ),
+        config=config,
         image=image,
         instances=types,
         borrowed=reader.borrowed,
         origins={**reader.origins, "prices": settings.origins.get("prices", "")},
         gpus=gpus,
         cost_estimate=estimate,
-        choice=None if wrong else machine_choice(settings, spec, types, gpus, prices),
+        choice=choice,
         problems=tuple(problems),
     )

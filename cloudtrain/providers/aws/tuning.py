@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.state import RunState
 
-
 State = Literal["running", "stopping", "succeeded", "failed", "stopped"]
 
 _STATES: Mapping[str, State] = {
@@ -134,12 +133,11 @@ class SageMakerTuning:
             "MaxResults": 100,
             "SortBy": "CreationTime",
         }
-        pages = cloud.pages(
-            "sagemaker",
-            "list_training_jobs_for_hyper_parameter_tuning_job",
-            **question,
-        )
-        listed = [summary for page in pages for summary in page.get("TrainingJobSummaries", [])]
+        operation = "list_training_jobs_for_hyper_parameter_tuning_job"
+        listed: list[Mapping[str, Any]] = []
+        for page in cloud.pages("sagemaker", operation, **question):
+            listed += page.get("TrainingJobSummaries", [])
+
         url = ref.get("url", "")
         stop_event = state.stop_requested
         return sweep_state(
@@ -174,10 +172,7 @@ def sweep_state(
     is_stopping = state in ("stopping", "stopped")
 
     trials = []
-    # Creation times are whole seconds, and the names hold a number of three digits that grows.
-    for number, job in enumerate(
-        sorted(listed, key=lambda summary: (timestamp(summary["CreationTime"]), _count(summary)))
-    ):
+    for number, job in enumerate(sorted(listed, key=_age)):
         trials.append(
             NativeTrial(
                 number=number,
@@ -200,9 +195,8 @@ def sweep_state(
         reason = "the time of the budget is over"
     if state == "succeeded" and all(trial.value is None for trial in trials):
         state = "failed"
-        reason = (
-            reason or f"no trial reported {tuned['HyperParameterTuningJobObjective']['MetricName']}"
-        )
+        metric = tuned["HyperParameterTuningJobObjective"]["MetricName"]
+        reason = reason or f"no trial reported {metric}"
 
     return NativeSweepState(
         state=state,
@@ -210,6 +204,11 @@ def sweep_state(
         trials=trials,
         url=url,
     )
+
+
+def _age(job: Mapping[str, Any]) -> tuple[float, int]:
+    # Creation times are whole seconds, and the names hold a number of three digits that grows.
+    return timestamp(job["CreationTime"]), _count(job)
 
 
 def _count(job: Mapping[str, Any]) -> int:

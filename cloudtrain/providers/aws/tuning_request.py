@@ -23,7 +23,6 @@ from cloudtrain_wire.tuned_values import text_of
 if TYPE_CHECKING:
     from cloudtrain.planning.reference import ResolvedImage
 
-
 SWEEP_TAG = f"{TAG_PREFIX}sweep"
 """Tag of the tuning job, and of each training job in it: the id of the sweep."""
 
@@ -33,9 +32,17 @@ CONFIG = "HyperParameterTuningJobConfig"
 _RANGES = f"{CONFIG}.ParameterRanges"
 
 DEFINED = (
-    *("RoleArn", "InputDataConfig", "OutputDataConfig", "ResourceConfig", "StoppingCondition"),
-    *("Environment", "EnableManagedSpotTraining", "RetryStrategy", "VpcConfig"),
-    *("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption"),
+    "RoleArn",
+    "InputDataConfig",
+    "OutputDataConfig",
+    "ResourceConfig",
+    "StoppingCondition",
+    "Environment",
+    "EnableManagedSpotTraining",
+    "RetryStrategy",
+    "VpcConfig",
+    "EnableNetworkIsolation",
+    "EnableInterContainerTrafficEncryption",
 )
 """Members of CreateTrainingJob that HyperParameterTrainingJobDefinition has, too."""
 
@@ -52,10 +59,14 @@ FIELDS: Mapping[str, Keys] = {
 SWEEP_FORM = RequestForm(
     section="aws",
     field="sweep_request",
-    list_keys={f"{_RANGES}.{kind}ParameterRanges": "Name" for kind in ("Continuous", "Integer")},
+    list_keys={
+        f"{_RANGES}.ContinuousParameterRanges": "Name",
+        f"{_RANGES}.IntegerParameterRanges": "Name",
+    },
     reserved={
         **{f"{CONFIG}.{name}": f"use {dotted(field)}" for name, field in FIELDS.items()},
-        **dict.fromkeys((f"{_RANGES}.*.*.MinValue", f"{_RANGES}.*.*.MaxValue"), "use sweep.space"),
+        f"{_RANGES}.*.*.MinValue": "use sweep.space",
+        f"{_RANGES}.*.*.MaxValue": "use sweep.space",
         f"{CONFIG}.ResourceLimits": "use sweep.trials, sweep.parallel and sweep.budget",
         "HyperParameterTuningJobName": "use name, or --run-id",
         "TrainingJobDefinition*": "use aws.request",
@@ -127,8 +138,10 @@ def _definition(plan: Plan, training: Mapping[str, Any]) -> dict[str, Any]:
             "TrainingInputMode": algorithm["TrainingInputMode"],
             "MetricDefinitions": metrics,
         },
-        **{name: training[name] for name in DEFINED if name in training},
     }
+    for name in DEFINED:
+        if name in training:
+            definition[name] = training[name]
     if comes_back(plan) or plan.spec.checkpoints.uri:
         definition["CheckpointConfig"] = training["CheckpointConfig"]
 
@@ -136,11 +149,10 @@ def _definition(plan: Plan, training: Mapping[str, Any]) -> dict[str, Any]:
     if preferences:
         del definition["ResourceConfig"]
         size = training["ResourceConfig"].get("VolumeSizeInGB", _SMALLEST_VOLUME_GIB)
+        configs = [{**preference, "VolumeSizeInGB": size} for preference in preferences]
         definition["HyperParameterTuningResourceConfig"] = {
             "AllocationStrategy": "Prioritized",
-            "InstanceConfigs": [
-                {**preference, "VolumeSizeInGB": size} for preference in preferences
-            ],
+            "InstanceConfigs": configs,
         }
         if key := training["ResourceConfig"].get("VolumeKmsKeyId"):
             definition["HyperParameterTuningResourceConfig"]["VolumeKmsKeyId"] = key
@@ -194,13 +206,13 @@ def _ranges(sweep: Sweep) -> dict[str, list[dict[str, Any]]]:
 def range_of(dimension: Dimension, *, grid: bool) -> tuple[str, dict[str, Any]]:
     """Return a dimension's member of ParameterRanges, and its range without its name."""
     if isinstance(dimension, Choice) or (grid and isinstance(dimension, Integers)):
-        return "CategoricalParameterRanges", {
-            "Values": [text_of(value) for value in dimension.values]
-        }
+        values = [text_of(value) for value in dimension.values]
+        return "CategoricalParameterRanges", {"Values": values}
 
     kind = "ContinuousParameterRanges"
     if isinstance(dimension, Integers):
         kind = "IntegerParameterRanges"
 
     ends = {"MinValue": text_of(dimension.low), "MaxValue": text_of(dimension.high)}
-    return kind, {**ends, "ScalingType": "Logarithmic" if dimension.log else "Linear"}
+    scale = "Logarithmic" if dimension.log else "Linear"
+    return kind, {**ends, "ScalingType": scale}

@@ -50,16 +50,17 @@ _NO_MEMBER = {
 def tuning_issues(plan: Plan) -> list[Issue]:
     """Return issues: errors refuse the sweep, warnings name differences to our own trials."""
     most = MAX_TRIALS if sweep_of(plan).method == "random" else DEFAULT_TRIALS
-    issues = [
-        *_names(plan),
-        *_space(plan),
-        *_stopping(plan),
-        *_job(plan),
-        *service_issues(plan, ServiceLimits("a tuning job", most, (MIN_SECONDS, MAX_SECONDS))),
-    ]
-    issues += _model(plan, {issue.path for issue in issues if issue.is_error})
+    limits = ServiceLimits("a tuning job", most, (MIN_SECONDS, MAX_SECONDS))
 
-    return [plan.located(issue) for issue in (*issues, *_notes(plan))]
+    issues: list[Issue] = []
+    issues += _names(plan)
+    issues += _space(plan)
+    issues += _stopping(plan)
+    issues += _job(plan)
+    issues += service_issues(plan, limits)
+    issues += _model(plan, {issue.path for issue in issues if issue.is_error})
+    issues += _notes(plan)
+    return [plan.located(issue) for issue in issues]
 
 
 def _names(plan: Plan) -> Iterator[Issue]:
@@ -98,7 +99,8 @@ def _stopping(plan: Plan) -> Iterator[Issue]:
     if rules is None or rules.max is None:
         hint = "early_stopping: {max: 27}, the reports of a whole trial, such as its epochs"
         message = "is missing: Hyperband needs to know how long a trial is"
-        yield Issue((*path, "max") if rules else path, message, hint)
+        field: Keys = (*path, "max") if rules else path
+        yield Issue(field, message, hint)
     elif rules.max > MAX_RESOURCE:
         message = f"is {rules.max}, and Hyperband takes at most {MAX_RESOURCE}"
         yield Issue((*path, "max"), message, PORTABLE)
@@ -132,11 +134,8 @@ def _job(plan: Plan) -> Iterator[Issue]:
 
     yield from reserved_issues(section.sweep_request, SWEEP_FORM)
 
-    count = len(
-        render(plan).document["TrainingJobDefinition"]["AlgorithmSpecification"][
-            "MetricDefinitions"
-        ]
-    )
+    definition = render(plan).document["TrainingJobDefinition"]
+    count = len(definition["AlgorithmSpecification"]["MetricDefinitions"])
     if count > MAX_METRICS:
         yield Issue(
             ("metrics",),
