@@ -14,9 +14,9 @@ from cloudtrain.errors import CloudError, RefusedError, SpecError, StorageError,
 from cloudtrain.providers.azure.account import account, workspace_of
 from cloudtrain.providers.azure.client import Cluster, QuotaUsage, VmFamily
 from cloudtrain.providers.azure.config import AzureConfig
+from cloudtrain.providers.azure.phases import ENDED, billing, final_state, phase_of, timestamp
 from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.azure.section import AzureSection
-from cloudtrain.providers.azure.status import ENDED, billing, final_state, phase_of, timestamp
 from cloudtrain.providers.azure.submit import refuse_machines
 from cloudtrain.settings import Settings
 from cloudtrain_wire.events import Billing

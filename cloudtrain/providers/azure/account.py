@@ -103,7 +103,9 @@ def workspace_of(settings: Settings) -> tuple[str, str, str]:
     Raise UsageError if one is missing or malformed.
     """
     config, reader = account(AzureSection(), settings, rehearsal=False)
-    for issue in [*reader.problems, *format_issues(config)]:
+    issues = list(reader.problems)
+    issues += format_issues(config)
+    for issue in issues:
         line = issue.at(reader.origins.get(issue.field, "")).line()
         raise UsageError(line, hint=issue.hint)
 
@@ -119,21 +121,25 @@ def cli_default_account(environ: Mapping[str, str] = os.environ) -> dict[str, Cl
     folder = Path(environ.get("AZURE_CONFIG_DIR") or "~/.azure").expanduser()
     defaults: dict[str, CliDefault] = {}
     for setting, name in _DEFAULTS.items():
-        value = environment_value(environ, f"AZURE_DEFAULTS_{name.upper()}") or ini_value(
-            folder / "config",
-            "defaults",
-            name,
-        )
-        defaults |= {setting: value} if value else {}
+        value = environment_value(environ, f"AZURE_DEFAULTS_{name.upper()}")
+        value = value or ini_value(folder / "config", "defaults", name)
+        if value:
+            defaults[setting] = value
 
     subscription = _subscription(folder / "azureProfile.json")
-    return defaults | ({"subscription": subscription} if subscription else {})
+    if subscription:
+        defaults["subscription"] = subscription
+
+    return defaults
 
 
 def _subscription(path: Path) -> CliDefault | None:
     try:
         document = json.loads(read_regular_text(path))
-        chosen = next(item for item in document["subscriptions"] if item.get("isDefault"))
-        return str(chosen["id"]), display_path(path)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
+        for item in document["subscriptions"]:
+            if item.get("isDefault"):
+                return str(item["id"]), display_path(path)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # not logged in, or by other means: the setting is required
+
+    return None

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec
 
+_ASSET = re.compile(r"azureml:([^:@/]+)(?::([^:@/]+)|@latest)")
+
+_NAME_CLAIMS = ("upn", "unique_name", "preferred_username", "appid")
+"""Claims of a token that may name its owner, the best one first."""
+
 
 def account_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterator[Check]:  # noqa: ARG001
     """Yield each check of a job's workspace as its answer comes.
@@ -76,8 +81,11 @@ def _credentials_check(arm: ResourceManager, claims: dict[str, Any]) -> Check:
 
     def ask() -> Check:
         claims.update(arm.claims())
-        names = (claims.get(key) for key in ("upn", "unique_name", "preferred_username", "appid"))
-        return question.ok(str(next(filter(None, names), "a token that says no name")))
+        for claim in _NAME_CLAIMS:
+            if claims.get(claim):
+                return question.ok(str(claims[claim]))
+
+        return question.ok("a token that says no name")
 
     return question.answered_by(ask)
 
@@ -96,12 +104,10 @@ def _workspace_checks(
     try:
         answer = arm.get(workspace_id(config), ML_VERSION)
     except CloudError as error:
-        is_missing = error.code in ("NoWorkspace", "NotFound")
-        yield (
-            question.wrong(error.what, error.hint or "az ml workspace list")
-            if is_missing
-            else question.failed(error)
-        )
+        if error.code in ("NoWorkspace", "NotFound"):
+            yield question.wrong(error.what, error.hint or "az ml workspace list")
+        else:
+            yield question.failed(error)
         return
 
     yield clock_check(answer.date, time.time())
@@ -120,9 +126,6 @@ def _workspace_checks(
         )
     else:
         yield question.ok(f"it is, in {location}")
-
-
-_ASSET = re.compile(r"azureml:([^:@/]+)(?::([^:@/]+)|@latest)")
 
 
 def _input_checks(account: Account) -> Iterator[Check]:
@@ -160,8 +163,9 @@ def _stored_input(account: Account, question: Question, uri: str) -> Check:
             raise
         return question.not_applicable(f"{datastore} is not a blob container")
 
-    if any(True for _ in container.blobs(path)):
+    if next(container.blobs(path), None) is not None:
         return question.ok("there is")
+
     return question.wrong(
         f"there is nothing at {uri}",
         f"look at the datastore in the studio; inputs.{question.setting[1]} names another path",
@@ -175,7 +179,7 @@ def _asset(account: Account, question: Question, kind: str, asset: re.Match[str]
         if asset[2]:
             account.arm.get(f"{versions}/{asset[2]}", ML_VERSION)
             return question.ok("there is")
-        if any(True for _ in account.arm.listed(versions, ML_VERSION)):
+        if next(account.arm.listed(versions, ML_VERSION), None) is not None:
             return question.ok("there is")
     except CloudError as error:
         if error.code not in ("NotFound", "NoWorkspace"):

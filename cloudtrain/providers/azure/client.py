@@ -31,6 +31,24 @@ from cloudtrain.providers.azure.storage import (
 )
 from cloudtrain.providers.shared.idempotent_create import Attempt
 
+# some of its loggers keep this stream
+with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+    warnings.simplefilter("ignore")  # marshmallow's, on behalf of azure-ai-ml
+    from azure.ai.ml import MLClient, load_job
+    from azure.ai.ml._artifacts import _blob_storage_helper as own_uploads
+    from azure.ai.ml.constants import ListViewType
+
+# The SDK uploads the source with a separate client, which takes no options.
+_uploads: Any = own_uploads
+_uploads.ContainerClient = CheckedContainerClient
+_uploads.BlobServiceClient = partial(
+    _uploads.BlobServiceClient,
+    raw_response_hook=refuse_unreadable_storage,
+)
+
+MAX_TRIALS = 1000
+"""Maximum number of trials of a sweep job."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobInfo:
@@ -97,25 +115,6 @@ class QuotaUsage(NamedTuple):
     """Below 0: unlimited."""
 
 
-# some of its loggers keep this stream
-with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-    warnings.simplefilter("ignore")  # marshmallow's, on behalf of azure-ai-ml
-    from azure.ai.ml import MLClient, load_job
-    from azure.ai.ml._artifacts import _blob_storage_helper as own_uploads
-    from azure.ai.ml.constants import ListViewType
-
-# The SDK uploads the source with a separate client, which takes no options.
-_uploads: Any = own_uploads
-_uploads.ContainerClient = CheckedContainerClient
-_uploads.BlobServiceClient = partial(
-    _uploads.BlobServiceClient,
-    raw_response_hook=refuse_unreadable_storage,
-)
-
-MAX_TRIALS = 1000
-"""Maximum number of trials of a sweep job."""
-
-
 class Workspace:
     """A workspace, with the user's credentials. Every method may raise CloudError."""
 
@@ -161,11 +160,12 @@ class Workspace:
             children = list(self._client.jobs.list(parent_job_name=sweep, max_results=MAX_TRIALS))
 
         with self._reading("listing the trials"):
-            return [
-                TrialInfo(name=child.name, status=str(child.status), created=_created(child))
-                for child in children
-                if child is not None
-            ]
+            trials = []
+            for child in children:
+                if child is not None:
+                    trials.append(TrialInfo(child.name, str(child.status), _created(child)))
+
+            return trials
 
     def parameters(self, trial: str) -> dict[str, str]:
         """Return the chosen values of a trial, by name; empty until the service reports them."""
@@ -203,10 +203,13 @@ class Workspace:
             raise
 
         max_nodes = getattr(compute, "max_instances", None)
+        if max_nodes is not None:
+            max_nodes = int(max_nodes)
+
         return Cluster(
             kind=str(compute.type),
             size=str(getattr(compute, "size", None) or ""),
-            max_nodes=None if max_nodes is None else int(max_nodes),
+            max_nodes=max_nodes,
         )
 
     @cached_property
@@ -230,15 +233,15 @@ class Workspace:
             usages = list(self._client.compute.list_usage(location=self.location))
 
         with self._reading("looking at the quota"):
-            return [
-                QuotaUsage(
-                    name=_quota_name(usage.name),
-                    used=int(_field_or_wire_name(usage, "current_value", "currentValue") or 0),
-                    limit=int(usage.limit),
-                )
-                for usage in usages
-                if usage.limit is not None and self._binds(str(usage.id or ""))
-            ]
+            quotas = []
+            for usage in usages:
+                if usage.limit is None or not self._binds(str(usage.id or "")):
+                    continue
+                name = _quota_name(usage.name)
+                used = int(_field_or_wire_name(usage, "current_value", "currentValue") or 0)
+                quotas.append(QuotaUsage(name, used, int(usage.limit)))
+
+            return quotas
 
     def _binds(self, usage_id: str) -> bool:
         """Return True if a quota is for this workspace: the list has other workspaces too."""
@@ -334,7 +337,9 @@ class Workspace:
             "per_call_policies": [RetryOptions()],
             "per_retry_policies": [ReadableAnswers(), CreateWatch()],
         }
-        return MLClient(credential(), **options, **RETRIES, **TIMEOUTS)
+        options |= RETRIES
+        options |= TIMEOUTS
+        return MLClient(credential(), **options)
 
     @contextmanager
     def _reading(self, action: str) -> Iterator[None]:

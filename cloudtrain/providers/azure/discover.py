@@ -14,7 +14,7 @@ from cloudtrain.planning.azureml import GRACE_SECONDS
 from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.providers.azure.config import AzureConfig, connect
 from cloudtrain.providers.azure.declaration import DECLARATION
-from cloudtrain.providers.azure.status import billing, ended_at, final_state, phase_event
+from cloudtrain.providers.azure.phases import billing, ended_at, final_state, phase_event
 from cloudtrain.providers.azure.submit import job_reference
 from cloudtrain.providers.discovered_run import DiscoveredRun, KnownRuns, adopted
 from cloudtrain.providers.shared.idempotent_create import own_tags
@@ -45,7 +45,7 @@ def discover_runs(settings: Settings, run_id: str | None, known: KnownRuns) -> l
     )
     prices = regional_prices("azure", scope.location or "", settings)
     cloud = connect(subscription, resource_group, name)
-    return [*_discovered_runs(cloud, scope, run_id, prices, known)]
+    return list(_discovered_runs(cloud, scope, run_id, prices, known))
 
 
 def _discovered_runs(
@@ -71,15 +71,13 @@ def _discovered_runs(
         if not _is_ours(job):
             continue
         open_runs.discard(job.name)
-        last_state = known.states.get(job.name)
-        if last_state in ENDED:
-            in_a_row = in_a_row + 1
-        else:
+        if known.states.get(job.name) not in ENDED:
             in_a_row = 0
-
-        if last_state not in ENDED:
             yield _discovered_run(cloud, scope, job, prices)
-        elif in_a_row >= KNOWN_IN_A_ROW and not open_runs:
+            continue
+
+        in_a_row += 1
+        if in_a_row >= KNOWN_IN_A_ROW and not open_runs:
             return
 
 
@@ -97,7 +95,10 @@ def _discovered_run(
     tags = own_tags(job.tags)
     document = {**job.document(), "name": job.name, "tags": job.tags}
     size = str((document.get("resources") or {}).get("instance_type") or "")
-    prices = known_prices(regional, [size]) if size else {}
+    prices: Mapping[str, float] = {}
+    if size:
+        prices = known_prices(regional, [size])
+
     submitting = adopted(
         DECLARATION,
         tags,
@@ -169,9 +170,8 @@ def _updates(
     if final is not None:
         when = ended_at(details) or job.created or time_now
         ended = Ended(time=when, state=final.state, reason=final.reason)
-        updates.append(
-            with_billing(ended, billing(details, nodes, max(prices.values(), default=None)))
-        )
+        bill = billing(details, nodes, max(prices.values(), default=None))
+        updates.append(with_billing(ended, bill))
 
     return updates
 
@@ -182,4 +182,8 @@ def _grace_seconds(document: Mapping[str, Any]) -> int:
         seconds = json.loads(document["environment_variables"]["CLOUDTRAIN_JOB"])["grace_seconds"]
     except (KeyError, TypeError, ValueError):
         return GRACE_SECONDS
-    return seconds if isinstance(seconds, int) else GRACE_SECONDS
+
+    if not isinstance(seconds, int):
+        return GRACE_SECONDS
+
+    return seconds

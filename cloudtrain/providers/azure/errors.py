@@ -65,6 +65,9 @@ _REFUSALS = ("ValidationException", "ValidationError", "EmptyDirectoryError")
 _NOISE = ("RequestId:", "Time:", "ErrorCode:", "Content:")
 """Prefixes of further lines in the storage service's messages."""
 
+_STORAGE_HEADERS = ("x-ms-version", "x-ms-error-code", "x-ms-request-id")
+"""Every answer of the storage service has one of these headers."""
+
 _MISSING = {
     "SubscriptionNotFound": ("azure.subscription", "az account list shows yours"),
     "InvalidSubscriptionId": ("azure.subscription", "az account list shows yours"),
@@ -108,7 +111,7 @@ def refuse_unreadable_storage(response: Any) -> None:
         body = b""
 
     _record(request, answer, body)
-    if not any(name in headers for name in ("x-ms-version", "x-ms-error-code", "x-ms-request-id")):
+    if not any(name in headers for name in _STORAGE_HEADERS):
         raise UnreadableAnswer(f"status {status} without the headers that storage always sends")
     if is_list and not _is_listing(body):
         raise UnreadableAnswer(_described(status, body, "a list of blobs"))
@@ -264,7 +267,8 @@ def _unauthenticated(error: sdk.ClientAuthenticationError, where: str, action: s
         return _denied(error, where, action)
 
     is_stale = error.status_code == 401 or any(word in str(error) for word in _STALE)
-    return (_EXPIRED if is_stale else _NO_CREDENTIALS).error(where, _one_line(error))
+    kind = _EXPIRED if is_stale else _NO_CREDENTIALS
+    return kind.error(where, _one_line(error))
 
 
 def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> CloudError:
@@ -335,9 +339,7 @@ def _denied(error: sdk.HttpResponseError, where: str, action: str) -> CloudError
     kind = "blob" if "Microsoft.Storage" in str(error) or _is_of_storage(error) else "arm"
     named = re.search(r"perform action '([^']+)'|permissions for (\S+) actions", answer)
     if named:
-        action = next(filter(None, named.groups()))
-    else:
-        action = action
+        action = named[1] or named[2]
 
     needed = ""
     if action:
@@ -383,8 +385,10 @@ def _one_line(error: BaseException) -> str:
     inner = getattr(error, "error", None)
     text = str(getattr(inner, "message", None) or getattr(error, "message", None) or error)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)  # without colours
-    lines = [
-        line.strip() for line in plain.splitlines() if line.strip() and not line.startswith(_NOISE)
-    ]
+    lines = []
+    for line in plain.splitlines():
+        if line.strip() and not line.startswith(_NOISE):
+            lines.append(line.strip())
+
     brief = " ".join(lines[:3]) or type(error).__name__
     return brief[:500]

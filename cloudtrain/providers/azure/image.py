@@ -78,10 +78,8 @@ def image_of(
         message = f"Microsoft's environment is built for amd64, and {arm[0]} has ARM processors"
         problems.append(Issue(selected.path, message, hint))
 
-    return (
-        PlannedImage(CURATED, contents=usual_contents(CURATED_TORCH, CURATED_PYTHON, CURATED_MORE)),
-        problems,
-    )
+    contents = usual_contents(CURATED_TORCH, CURATED_PYTHON, CURATED_MORE)
+    return PlannedImage(CURATED, contents=contents), problems
 
 
 def check_image_name(image: str | Mapping[str, str]) -> list[Issue]:
@@ -94,7 +92,8 @@ def check_image_name(image: str | Mapping[str, str]) -> list[Issue]:
     if not problem:
         return []
 
-    return [Issue(path, *problem)]
+    message, hint = problem
+    return [Issue(path, message, hint)]
 
 
 def _wrong(image: str) -> tuple[str, str] | None:

@@ -8,7 +8,7 @@ from typing import Any
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.providers.azure.declaration import DECLARATION
-from cloudtrain.providers.infrastructure import Deployment, Infrastructure
+from cloudtrain.providers.infrastructure import Deployment, Infrastructure, SettingValue
 from cloudtrain.settings import Settings
 
 _VERSION = "2021-04-01"
@@ -34,16 +34,17 @@ class AzureInfrastructure(Infrastructure):
     def deployment(self) -> Deployment:
         """Read the outputs of the deployment."""
         outputs = self._outputs()
-        return Deployment(
-            settings={
-                f"azure.{key}": value
-                for key, value in outputs.items()
-                if key in DECLARATION.settings and value
-            },
-            outputs={
-                meaning: outputs[name] for name, meaning in _MEANINGS.items() if name in outputs
-            },
-        )
+        settings: dict[str, SettingValue] = {}
+        for key, value in outputs.items():
+            if key in DECLARATION.settings and value:
+                settings[f"azure.{key}"] = value
+
+        other_outputs: dict[str, str] = {}
+        for name, meaning in _MEANINGS.items():
+            if name in outputs:
+                other_outputs[meaning] = outputs[name]
+
+        return Deployment(settings=settings, outputs=other_outputs)
 
     def _outputs(self) -> dict[str, str]:
         """Return the outputs of the deployment. Raise CloudError if it has not succeeded."""
@@ -69,15 +70,16 @@ class AzureInfrastructure(Infrastructure):
                 f"{where} is not ready ({state})", code=state, hint=f"{show} --name {self._name}"
             )
 
-        return {
-            name: str(output["value"]) for name, output in (properties.get("outputs") or {}).items()
-        }
+        outputs = properties.get("outputs") or {}
+        return {name: str(output["value"]) for name, output in outputs.items()}
 
     def _subscription(self) -> str:
         from cloudtrain.providers.azure.account import cli_default_account
 
         default = cli_default_account().get("subscription")
-        subscription = self._settings.get("azure.subscription") or (default and default[0])
+        subscription = self._settings.get("azure.subscription")
+        if default and not subscription:
+            subscription = default[0]
         if not subscription:
             hint = "az login, or [azure] subscription in cloudtrain.toml"
             raise UsageError("azure.subscription is not set", hint=hint)
@@ -94,4 +96,8 @@ def _properties(path: str) -> Mapping[str, Any] | None:
         raise UsageError(message, hint='pip install "cloudtrain[azure]"') from error
 
     resource = ResourceManager().find(path, _VERSION)
-    return None if resource is None else resource.document["properties"]
+    if resource is None:
+        return None
+
+    properties: Mapping[str, Any] = resource.document["properties"]
+    return properties

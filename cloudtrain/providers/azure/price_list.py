@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from time import sleep
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -65,8 +66,8 @@ def _items(size: str, region: str) -> Iterator[Mapping[str, Any]]:
     if region:
         clauses["armRegionName"] = region
 
-    wanted = " and ".join(f"{field} eq '{value}'" for field, value in clauses.items())
-    query = f"currencyCode='USD'&$filter={quote(wanted)}"
+    condition = " and ".join(f"{field} eq '{value}'" for field, value in clauses.items())
+    query = f"currencyCode='USD'&$filter={quote(condition)}"
 
     for _ in range(MAX_PAGES):
         page = _page(query)
@@ -74,7 +75,10 @@ def _items(size: str, region: str) -> Iterator[Mapping[str, Any]]:
         if not isinstance(items, list):
             raise odd_list(NAME, "has a page without items")
 
-        yield from (item for item in items if isinstance(item, dict))
+        for item in items:
+            if isinstance(item, dict):
+                yield item
+
         # Only the query of the next page's address counts: it is asked of the same server.
         query = quote(urlsplit(str(page.get("NextPageLink") or "")).query, safe=_UNQUOTED)
         if not query:
@@ -104,10 +108,10 @@ def _page(query: str) -> Mapping[str, Any]:
 
         sleep(pause)
 
-    try:
-        page = json.loads(content) if len(content) <= MAX_BYTES else None
-    except (ValueError, RecursionError):
-        page = None
+    page = None
+    if len(content) <= MAX_BYTES:
+        with suppress(ValueError, RecursionError):
+            page = json.loads(content)
     if not isinstance(page, dict):
         raise odd_list(NAME, "is not a JSON object of a usual size")
 

@@ -160,7 +160,7 @@ class AzureMLProvider(Provider):
 
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """Yield all log lines and events of another machine's ended run."""
-        from cloudtrain.providers.azure.status import backfill_logs
+        from cloudtrain.providers.azure.logs import backfill_logs
 
         return backfill_logs(run, state)
 

@@ -99,8 +99,12 @@ FORM = RequestForm(
         EARLY_TERMINATION: "use azure.early_termination",
         "environment_variables.CLOUDTRAIN_*": "choose another name",
         "inputs.*.path": "use inputs; numbers and texts belong in args",
-        **{f"outputs.{name}.path": "fetch reads it" for name in OUTPUTS},
-        **{f"outputs.{name}.mode": "fetch reads it" for name in OUTPUTS},
+        "outputs.output.path": "fetch reads it",
+        "outputs.model.path": "fetch reads it",
+        "outputs.checkpoints.path": "fetch reads it",
+        "outputs.output.mode": "fetch reads it",
+        "outputs.model.mode": "fetch reads it",
+        "outputs.checkpoints.mode": "fetch reads it",
         f"tags.{TAG_PREFIX}*": "choose another name",
         f"properties.{TAG_PREFIX}*": "choose another name",
     },
@@ -109,9 +113,20 @@ FORM = RequestForm(
 
 KEYS: dict[str, tuple[str, ...]] = {
     "": (
-        *("description", "display_name", "experiment_name", "parent_job_name", "tags"),
-        *("properties", "services", "identity", "resources", "queue_settings", "inputs"),
-        *("outputs", "environment_variables", "notification_setting"),
+        "description",
+        "display_name",
+        "experiment_name",
+        "parent_job_name",
+        "tags",
+        "properties",
+        "services",
+        "identity",
+        "resources",
+        "queue_settings",
+        "inputs",
+        "outputs",
+        "environment_variables",
+        "notification_setting",
     ),
     "identity": ("client_id", "object_id", "resource_id"),
     "resources": ("docker_args", "locations", "max_instance_count", "properties"),
@@ -154,7 +169,9 @@ def document_of(plan: Plan, job: JobDocument, image: ResolvedImage | None = None
     azure = section_of(plan)
     inputs = _inputs(plan)
     address = image.address if image else plan.target.image_address
-    conda = _local(plan, azure.conda) if azure.conda else None
+    conda = None
+    if azure.conda:
+        conda = _local(plan, azure.conda)
 
     document: dict[str, Any] = {
         "$schema": SCHEMA,
@@ -170,16 +187,8 @@ def document_of(plan: Plan, job: JobDocument, image: ResolvedImage | None = None
         "distribution": {"type": "pytorch", "process_count_per_instance": 1},
         "inputs": inputs,
         "outputs": _outputs(plan),
-        "environment_variables": {
-            **_MOUNTS,
-            **_topology(plan),
-            **spec.env,
-            "CLOUDTRAIN_PLATFORM": "azureml",
-            "CLOUDTRAIN_JOB": as_variable(job.to_json()),
-        },
-        "limits": {
-            "timeout": plan.target.cost_estimate.max_seconds if plan.target.cost_estimate else 0
-        },
+        "environment_variables": _environment_variables(plan, job),
+        "limits": {"timeout": _max_seconds(plan)},
         "tags": tags(plan, address),
         "properties": _properties(plan),
     }
@@ -209,22 +218,33 @@ def environment_of(
     if image.startswith("azureml:"):
         return image
 
-    return {"image": image, **({"conda_file": conda} if conda else {})}
+    if conda:
+        return {"image": image, "conda_file": conda}
+
+    return {"image": image}
+
+
+def _environment_variables(plan: Plan, job: JobDocument) -> dict[str, str]:
+    variables = {**_MOUNTS}
+    variables.update(_topology(plan))
+    variables.update(plan.spec.env)
+    variables["CLOUDTRAIN_PLATFORM"] = "azureml"
+    variables["CLOUDTRAIN_JOB"] = as_variable(job.to_json())
+    return variables
 
 
 def _topology(plan: Plan) -> dict[str, str]:
     """Return the variable of NCCL for our image's topology file of these machines, if any."""
     recipe = plan.target.image.recipe if plan.target.image else None
-    names = {
-        name
-        for size in plan.target.instances[:1]
-        for pattern, name in _TOPOLOGIES.items()
-        if re.fullmatch(pattern, size.lower())
-    }
-    if recipe is None or "WITH_TOPOLOGY=1" not in recipe.args or len(names) != 1:
+    if recipe is None or "WITH_TOPOLOGY=1" not in recipe.args:
         return {}
 
-    return {"NCCL_TOPO_FILE": f"/opt/microsoft/{names.pop()}-topo.xml"}
+    size = next(iter(plan.target.instances), "")
+    for pattern, name in _TOPOLOGIES.items():
+        if re.fullmatch(pattern, size.lower()):
+            return {"NCCL_TOPO_FILE": f"/opt/microsoft/{name}-topo.xml"}
+
+    return {}
 
 
 def section_of(plan: Plan) -> AzureSection:
@@ -236,13 +256,18 @@ def section_of(plan: Plan) -> AzureSection:
 
 def job_of(plan: Plan) -> JobDocument:
     """Return the job document, with the stores of secrets and the time to stop."""
-    seconds = plan.target.cost_estimate.max_seconds if plan.target.cost_estimate else 0
+    seconds = _max_seconds(plan)
     margin = plan.target.grace_seconds + STORING_SECONDS
     return replace(
         job_document(plan),
         stop_after_seconds=seconds - min(margin, seconds // 5),
         secrets={name: places[plan.target.provider] for name, places in plan.spec.secrets.items()},
     )
+
+
+def _max_seconds(plan: Plan) -> int:
+    estimate = plan.target.cost_estimate
+    return estimate.max_seconds if estimate else 0
 
 
 def input_name(name: str) -> str:
@@ -270,13 +295,17 @@ def is_address(location: str) -> bool:
 
 def more_outputs(azure: AzureSection) -> dict[str, str]:
     """Return the outputs that the section adds, with the variable for the path of each."""
+    added: dict[str, Any] = dict(azure.outputs)
     outputs = azure.request.get("outputs")
-    added = {**azure.outputs, **(outputs if isinstance(outputs, Mapping) else {})}
-    return {
-        name: f"AZURE_ML_OUTPUT_{name}"
-        for name, item in added.items()
-        if name not in OUTPUTS and item is not None
-    }
+    if isinstance(outputs, Mapping):
+        added.update(outputs)
+
+    variables = {}
+    for name, item in added.items():
+        if name not in OUTPUTS and item is not None:
+            variables[name] = f"AZURE_ML_OUTPUT_{name}"
+
+    return variables
 
 
 def command_of(inputs: list[str], outputs: Mapping[str, str], more: str = "") -> str:
@@ -285,10 +314,12 @@ def command_of(inputs: list[str], outputs: Mapping[str, str], more: str = "") ->
     Only a node knows the paths. `outputs`: besides ours. `more`: assignments of further variables,
     with a space before each.
     """
-    paths = {**OUTPUTS, **outputs}
+    paths = OUTPUTS | dict(outputs)
     variables = {name: f"${{{{outputs.{output}}}}}" for output, name in paths.items()}
     for name in inputs:
-        variable = "CLOUDTRAIN_RESUME_DIR" if name == RESUME else f"CLOUDTRAIN_INPUT_{name.upper()}"
+        variable = f"CLOUDTRAIN_INPUT_{name.upper()}"
+        if name == RESUME:
+            variable = "CLOUDTRAIN_RESUME_DIR"
         variables[variable] = f"${{{{inputs.{name}}}}}"
 
     # Double quotes suit both a path and, in rehearsals, a variable of the shell.
@@ -300,13 +331,17 @@ def _inputs(plan: Plan) -> dict[str, Any]:
     inputs = {}
     for name, item in plan.spec.inputs.items():
         uri = input_uri(item, plan)
-        single = input_file(item, uri) if is_address(uri) else name in plan.context.local_files
-        kind = _TYPES[item.type or ("file" if single else "folder")]
-        inputs[input_name(name)] = {"type": kind, "path": uri, "mode": _MODES[item.mode]}
+        is_file = name in plan.context.local_files
+        if is_address(uri):
+            is_file = bool(input_file(item, uri))
+
+        kind = item.type or ("file" if is_file else "folder")
+        inputs[input_name(name)] = {"type": _TYPES[kind], "path": uri, "mode": _MODES[item.mode]}
 
     earlier = plan.context.resume_from
     if earlier and plan.is_rehearsal:  # in a datastore it would be beside this run's own
-        earlier = f"{run_uri(plan.target.config_as(AzureConfig).datastore, plan.context.resume_run)}/checkpoints"
+        datastore = plan.target.config_as(AzureConfig).datastore
+        earlier = f"{run_uri(datastore, plan.context.resume_run)}/checkpoints"
     if earlier and as_folder(earlier) != _checkpoints(plan):
         inputs[RESUME] = {"type": "uri_folder", "path": as_folder(earlier), "mode": "ro_mount"}
 
@@ -315,13 +350,16 @@ def _inputs(plan: Plan) -> dict[str, Any]:
 
 def _outputs(plan: Plan) -> dict[str, Any]:
     uri = run_uri(plan.target.config_as(AzureConfig).datastore, plan.run_id)
-    paths = {name: f"{uri}/{name}/" for name in OUTPUTS} | {"checkpoints": _checkpoints(plan)}
-    outputs: dict[str, Any] = {
-        name: {"type": "uri_folder", "path": path, "mode": "rw_mount"}
-        for name, path in paths.items()
-    }
+    outputs: dict[str, Any] = {}
+    for name in OUTPUTS:
+        path = f"{uri}/{name}/"
+        if name == "checkpoints":
+            path = _checkpoints(plan)
+        outputs[name] = {"type": "uri_folder", "path": path, "mode": "rw_mount"}
+
     for name, output in section_of(plan).outputs.items():
-        outputs[name] = {**outputs.get(name, {}), **output.model_dump(exclude_none=True)}
+        outputs[name] = outputs.get(name, {}) | output.model_dump(exclude_none=True)
+
     return outputs
 
 
@@ -369,10 +407,11 @@ def _local(plan: Plan, path: str) -> str:
 
 
 def _service(name: str, ssh_key: str | None) -> dict[str, str]:
-    return {
-        **SERVICES.get(name, {}),
-        **({"ssh_public_keys": (ssh_key or "").strip()} if name == "ssh" else {}),
-    }
+    service = dict(SERVICES.get(name, {}))
+    if name == "ssh":
+        service["ssh_public_keys"] = (ssh_key or "").strip()
+
+    return service
 
 
 def as_variable(document: dict[str, Any]) -> str:
@@ -385,15 +424,12 @@ def export(plan: Plan) -> Export:
     """Return the request with the Azure CLI's command for it, which uploads the source."""
     config = plan.target.config_as(AzureConfig)
     document = {**plan.request.document, "code": "code"}
+    command = ["az", "ml", "job", "create", "--file", "request.json"]
+    command += ["--subscription", config.subscription]
+    command += ["--resource-group", config.resource_group]
+    command += ["--workspace-name", config.workspace]
     return Export(
         files={"request.json": as_text(document)},
         archive=f"code/{ARCHIVE}",
-        commands=[
-            [
-                *("az", "ml", "job", "create", "--file", "request.json"),
-                *("--subscription", config.subscription),
-                *("--resource-group", config.resource_group),
-                *("--workspace-name", config.workspace),
-            ]
-        ],
+        commands=[command],
     )

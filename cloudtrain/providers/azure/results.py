@@ -35,11 +35,12 @@ _DATASTORE_URI = re.compile(r"azureml://(?:subscriptions/.*?/)?datastores/([^/]+
 def artifact_uris(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the datastore URIs of a job's model, output and checkpoints, by its request."""
     outputs = document.get("outputs", {})
-    return {
-        name: outputs[name]["path"]
-        for name in ("model", "output", "checkpoints")
-        if name in outputs
-    }
+    uris = {}
+    for name in ("model", "output", "checkpoints"):
+        if name in outputs:
+            uris[name] = outputs[name]["path"]
+
+    return uris
 
 
 def publish(run: RunFolder, name: str, text: str) -> None:
@@ -60,7 +61,10 @@ def artifacts(run: RunFolder, state: RunState) -> dict[str, str]:
 def checkpoints(run: RunFolder, state: RunState) -> str:
     """Return the datastore URI of the checkpoints; empty without any blob below it."""
     uri = artifacts(run, state).get("checkpoints", "")
-    return uri if uri and _has_blobs(client_of_run(run), uri) else ""
+    if not uri or not _has_blobs(client_of_run(run), uri):
+        return ""
+
+    return uri
 
 
 def datastore_path(uri: str) -> tuple[str, str]:
@@ -89,11 +93,10 @@ def fetch(
     """
     cloud = client_of_run(run)
     uris = artifacts(run, state)
-    existing = {
-        name
-        for name in names
-        if name in uris and download_folder(cloud, uris[name], folder / name, progress, note)
-    }
+    existing = set()
+    for name in names:
+        if name in uris and download_folder(cloud, uris[name], folder / name, progress, note):
+            existing.add(name)
     if "output" in names and uris and _fetch_stored(cloud, run.run_id, folder / "output"):
         existing.add("output")
 
@@ -137,15 +140,15 @@ def download_folder(
 
     files = download_all(blobs, prefix, folder, container.download, progress)
     with storing(folder):
-        links = [
-            file
-            for file in files
-            if file.name.endswith(LINK) and file.stat().st_size <= LONGEST_TARGET
-        ]
+        links = [file for file in files if _is_link(file)]
         if not blobs:
             return False
 
         return make_links(links, folder, note)
+
+
+def _is_link(file: Path) -> bool:
+    return file.name.endswith(LINK) and file.stat().st_size <= LONGEST_TARGET
 
 
 def existing_artifacts(cloud: Workspace, job: str, uris: Mapping[str, str]) -> list[str] | None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.sdk import ResourceManager
     from cloudtrain.spec.model import JobSpec
 
-
 ML_VERSION = "2024-10-01"
 """Version of the API of workspaces."""
 ROLES_VERSION = "2022-04-01"
@@ -226,12 +225,13 @@ def _registry(account: Account, host: str) -> Check:
 
 def _vaults(account: Account) -> set[str]:
     """Return the key vaults of the job's secrets, by name."""
-    stored = [stores.get(account.target.provider, "") for stores in account.spec.secrets.values()]
-    return {
-        place.removeprefix("keyvault:").partition("/")[0]
-        for place in stored
-        if place and "://" not in place
-    }
+    vaults = set()
+    for stores in account.spec.secrets.values():
+        place = stores.get(account.target.provider, "")
+        if place and "://" not in place:
+            vaults.add(place.removeprefix("keyvault:").partition("/")[0])
+
+    return vaults
 
 
 def _vault(account: Account, name: str) -> Check:
@@ -244,7 +244,9 @@ def _vault(account: Account, name: str) -> Check:
             name,
             str(account.properties.get("keyVault")),
         )
-        vault = account.arm.find(scope, VAULTS_VERSION) if scope else None
+        vault = None
+        if scope:
+            vault = account.arm.find(scope, VAULTS_VERSION)
         if vault is None:
             fix = (
                 "look at its name: az keyvault list; in another subscription it cannot be seen from"
@@ -281,10 +283,8 @@ def _roles_check(
             fix = (
                 f"az role assignment create --assignee {principal} --role '{role}' --scope {scope}"
             )
-            return question.wrong(
-                f"{words} {'have' if words == 'you' else 'has'} no role with {action}",
-                fix,
-            )
+            verb = "have" if words == "you" else "has"
+            return question.wrong(f"{words} {verb} no role with {action}", fix)
 
     return question.ok(f"yes: {' and '.join(who)}")
 
@@ -294,9 +294,8 @@ def _roles(account: Account, scope: str, principal: str) -> Iterator[Mapping[str
     path = f"{scope}/providers/Microsoft.Authorization/roleAssignments"
     assigned = account.arm.listed(path, ROLES_VERSION, filter=f"assignedTo('{principal}')")
 
-    names = dict.fromkeys(
-        assignment["properties"]["roleDefinitionId"].rpartition("/")[2] for assignment in assigned
-    )
+    ids = [assignment["properties"]["roleDefinitionId"] for assignment in assigned]
+    names = dict.fromkeys(role_id.rpartition("/")[2] for role_id in ids)
     # at this scope: the right to read roles here does not imply it further up
     for name in names:
         path = f"{scope}/providers/Microsoft.Authorization/roleDefinitions/{name}"
@@ -307,9 +306,8 @@ def _allows(permissions: Iterable[Mapping[str, Any]], action: str) -> bool:
     """Return True if any of these grants an action, of management or on data."""
     for permission in permissions:
         for yes, no in (("actions", "notActions"), ("dataActions", "notDataActions")):
-            if _matches(permission.get(yes) or (), action) and not _matches(
-                permission.get(no) or (), action
-            ):
+            granted = _matches(permission.get(yes) or (), action)
+            if granted and not _matches(permission.get(no) or (), action):
                 return True
 
     return False
@@ -317,10 +315,12 @@ def _allows(permissions: Iterable[Mapping[str, Any]], action: str) -> bool:
 
 def _matches(patterns: Iterable[str], action: str) -> bool:
     """Return True if a pattern matches; an asterisk matches anything, in any case."""
-    return any(
-        re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), action, re.IGNORECASE)
-        for pattern in patterns
-    )
+    for pattern in patterns:
+        expression = re.escape(pattern).replace(r"\*", ".*")
+        if re.fullmatch(expression, action, re.IGNORECASE):
+            return True
+
+    return False
 
 
 def _id_of(account: Account, kind: str, name: str, known_id: str) -> str:
@@ -332,7 +332,11 @@ def _id_of(account: Account, kind: str, name: str, known_id: str) -> str:
     resources = account.arm.listed(
         path, RESOURCES_VERSION, filter=f"resourceType eq '{kind}' and name eq '{name}'"
     )
-    return next((str(resource["id"]) for resource in resources), "")
+    first = next(resources, None)
+    if first is None:
+        return ""
+
+    return str(first["id"])
 
 
 def _machine_identity(account: Account) -> tuple[str, str]:
@@ -344,7 +348,10 @@ def _machine_identity(account: Account) -> tuple[str, str]:
     if account.config.compute:
         path = f"{account.scope}/computes/{account.config.compute}"
         resource = account.arm.find(path, ML_VERSION)
-        principal = _principal(resource.document if resource else {})
+        principal = ""
+        if resource:
+            principal = _principal(resource.document)
+
         if principal:
             return f"the cluster {account.config.compute}", principal
 
@@ -366,9 +373,8 @@ def _job_identity(account: Account, kind: str | None) -> tuple[str, str]:
 def _principal(resource: Mapping[str, Any]) -> str:
     """Return the object id of a resource's identity; user-assigned ones come first."""
     identity = resource.get("identity") or {}
-    assigned = [
-        str(entry.get("principalId") or "")
-        for entry in (identity.get("userAssignedIdentities") or {}).values()
-    ]
-    principals = [*assigned, str(identity.get("principalId") or "")]
-    return next(filter(None, principals), "")
+    for entry in (identity.get("userAssignedIdentities") or {}).values():
+        if entry.get("principalId"):
+            return str(entry["principalId"])
+
+    return str(identity.get("principalId") or "")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.catalog.machines import is_azure_size
-from cloudtrain.errors import Issue, did_you_mean
+from cloudtrain.errors import Issue, Keys, did_you_mean
 from cloudtrain.planning.launch import TAG_PREFIX, JobDocument
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import RequestForm, overrides_of, reserved_issues
@@ -78,7 +78,8 @@ _SET_BY_AZURE = {
     "NODE_RANK",
     "RANK",
     "LOCAL_RANK",
-    *("MSI_ENDPOINT", "MSI_SECRET"),
+    "MSI_ENDPOINT",
+    "MSI_SECRET",
 }
 
 _INTERACTIVE = ("ssh", "jupyter", "vscode")
@@ -86,19 +87,21 @@ _INTERACTIVE = ("ssh", "jupyter", "vscode")
 
 def rule_issues(plan: Plan) -> list[Issue]:
     """Return broken rules of Azure ML, and problems with the files to upload. Imports no SDK."""
-    broken = [
-        *format_issues(plan.target.config_as(AzureConfig)),
-        *check_image_name(plan.spec.image),
-        *size_issues(plan.request.job),
-        *_locations(plan),
-        *_machines(plan),
-        *_time(plan),
-        *_services(plan),
-        *_names(plan),
-        *_uploads(plan),
-        *_overrides(plan),
-    ]
-    return [*map(plan.located, broken), *cloud_warnings(plan, _notes(plan))]
+    broken: list[Issue] = []
+    broken += format_issues(plan.target.config_as(AzureConfig))
+    broken += check_image_name(plan.spec.image)
+    broken += size_issues(plan.request.job)
+    broken += _locations(plan)
+    broken += _machines(plan)
+    broken += _time(plan)
+    broken += _services(plan)
+    broken += _names(plan)
+    broken += _uploads(plan)
+    broken += _overrides(plan)
+
+    issues = [plan.located(issue) for issue in broken]
+    issues += cloud_warnings(plan, _notes(plan))
+    return issues
 
 
 def _overrides(plan: Plan) -> Iterator[Issue]:
@@ -123,13 +126,13 @@ def override_issues(
     refused = {issue.path for issue in reserved}
     for override in overrides_of(values, form):
         for depth, name in enumerate(override.names[:2]):
-            known = keys.get(".".join(override.names[:depth]))
+            known_keys = keys.get(".".join(override.names[:depth]))
             place = override.keys[: 3 + depth]
             if refused & {override.keys, place}:
                 break
-            if known is not None and name not in known:
+            if known_keys is not None and name not in known_keys:
                 refused.add(place)
-                yield Issue(place, f"is not a key of {of}{did_you_mean(name, known)}")
+                yield Issue(place, f"is not a key of {of}{did_you_mean(name, known_keys)}")
                 break
 
 
@@ -155,11 +158,11 @@ def _notes(plan: Plan) -> Iterator[str]:
     if len(types) > 1 and plan.spec.sweep is not None and plan.spec.sweep.engine == "native":
         yield f"a sweep job takes one machine type: {types[0]}; the others are not tried"
     elif len(types) > 1:
-        others = ", then ".join(types[1:])
+        further_types = ", then ".join(types[1:])
         reason = f"the cluster {config.compute} has other machines than"
         if not config.compute:
             reason = "quota or capacity refuses"
-        yield f"if {reason} {types[0]}, submit plans and tries {others}"
+        yield f"if {reason} {types[0]}, submit plans and tries {further_types}"
     if plan.spec.resources.spot and config.compute:
         yield f"resources.spot changes nothing: the cluster {config.compute} has its own priority"
 
@@ -176,7 +179,8 @@ def _locations(plan: Plan) -> Iterator[Issue]:
     for name, item in spec.inputs.items():
         problem = _input_problem(item.on(plan.target.provider) or "", item.type or "")
         if problem:
-            yield Issue(("inputs", name), *problem)
+            message, hint = problem
+            yield Issue(("inputs", name), message, hint)
 
     uri = spec.checkpoints.uri
     if uri is not None and (
@@ -226,8 +230,9 @@ def _machines(plan: Plan) -> Iterator[Issue]:
     resources = plan.spec.resources
     named = resources.instance.get(plan.target.provider, ())
     for index, name in enumerate(named):
-        position = (index,) if len(named) > 1 else ()
-        path = ("resources", "instance", plan.target.provider, *position)
+        path: Keys = ("resources", "instance", plan.target.provider)
+        if len(named) > 1:
+            path = (*path, index)
         if not is_azure_size(name):
             message = f"{name!r} is not an Azure VM size"
             yield Issue(path, message, "such as Standard_NC24ads_A100_v4")
@@ -280,12 +285,10 @@ def _names(plan: Plan) -> Iterator[Issue]:
             message = "names that begin with cloudtrain are reserved"
             yield Issue(("inputs", name), message, "choose another name")
 
-    for section, name in [
-        *(("env", name) for name in spec.env),
-        *(("secrets", name) for name in spec.secrets),
-    ]:
-        if name in _SET_BY_AZURE or re.fullmatch(_RESERVED, name, re.IGNORECASE):
-            yield Issue((section, name), "is reserved by Azure ML", "choose another name")
+    for name in spec.env:
+        yield from _reserved_variable("env", name)
+    for name in spec.secrets:
+        yield from _reserved_variable("secrets", name)
     if len(spec.tags) > TAGS - OWN_TAGS:
         yield Issue(("tags",), f"{len(spec.tags)} are more than a job can have: {TAGS - OWN_TAGS}")
     for key, value in spec.tags.items():
@@ -301,6 +304,11 @@ def _names(plan: Plan) -> Iterator[Issue]:
             yield Issue(path, message)
 
 
+def _reserved_variable(section: str, name: str) -> Iterator[Issue]:
+    if name in _SET_BY_AZURE or re.fullmatch(_RESERVED, name, re.IGNORECASE):
+        yield Issue((section, name), "is reserved by Azure ML", "choose another name")
+
+
 def _uploads(plan: Plan) -> Iterator[Issue]:
     """Yield problems with local inputs and the Dockerfile: missing, empty or too large."""
     document = plan.request.document
@@ -310,7 +318,10 @@ def _uploads(plan: Plan) -> Iterator[Issue]:
         yield from _build_issues(Path(build["path"], build["dockerfile_path"]))
     if section_of(plan).conda is not None:
         yield from _conda_issues(environment)
-    for name in plan.spec.inputs if not plan.is_rehearsal else ():
+    if plan.is_rehearsal:
+        return
+
+    for name in plan.spec.inputs:
         path = document["inputs"][input_name(name)]["path"]
         if not Path(path).is_absolute():
             continue
@@ -322,7 +333,10 @@ def _uploads(plan: Plan) -> Iterator[Issue]:
 
 def _conda_issues(environment: Any) -> Iterator[Issue]:
     path = ("azure", "conda")
-    conda = environment.get("conda_file") if isinstance(environment, dict) else None
+    conda = None
+    if isinstance(environment, dict):
+        conda = environment.get("conda_file")
+
     if conda is None:
         message = "needs an image by its address, not an environment or a Dockerfile"
         yield Issue(path, message, "image: mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04")
@@ -359,16 +373,18 @@ def _build_issues(dockerfile: Path) -> Iterator[Issue]:
 def _has_sdk() -> bool:
     """Return True if azure-ai-ml is installed, without importing it or its packages."""
     azure = find_spec("azure")
-    return azure is not None and any(
-        Path(p, "ai", "ml").is_dir() for p in azure.submodule_search_locations or ()
-    )
+    if azure is None:
+        return False
+
+    folders = azure.submodule_search_locations or ()
+    return any(Path(folder, "ai", "ml").is_dir() for folder in folders)
 
 
 def security_findings(plan: Plan) -> Iterator[Issue]:
     """Yield an issue for each rule that the job breaks, with the path of its field."""
     if not plan.target.config_as(AzureConfig).compute:
         message = (
-            "is not set: serverless machines are in no network of yours, unless the workspace has a"
+            "is not set: serverless machines run outside your network, unless the workspace has a"
             " managed one"
         )
         yield Issue(("azure", "compute"), message, "a cluster in your network, by its name")

@@ -41,7 +41,6 @@ TIMEOUTS: dict[str, Any] = {"connection_timeout": 10, "read_timeout": 60}
 REPEATABLE = frozenset({"HEAD", "GET", "PUT", "POST"})
 """HTTP methods to retry if no response came: all our requests may be repeated."""
 
-
 _ATTEMPT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
 """Attempt to create a job in this thread."""
 
@@ -113,8 +112,8 @@ def _is_unsent(error: BaseException | None) -> bool:
     if isinstance(error, ClientAuthenticationError):
         return error.response is None
     cause = getattr(error, "inner_exception", None)
-    reasons = (cause, getattr(cause, "reason", None), *getattr(cause, "args", ()))
-    reasons = (*reasons, *(getattr(reason, "reason", None) for reason in reasons))
+    reasons = [cause, getattr(cause, "reason", None), *getattr(cause, "args", ())]
+    reasons += [getattr(reason, "reason", None) for reason in reasons]
     return any(isinstance(reason, (NewConnectionError, ConnectTimeoutError)) for reason in reasons)
 
 
@@ -202,7 +201,8 @@ def registry_login(registry: str) -> RegistryLogin:
         raise translated(error, doing, "") from error
 
     form = {"grant_type": "access_token", "service": registry, "access_token": token}
-    address = f"{'http' if is_loopback(registry) else 'https'}://{registry}"
+    scheme = "http" if is_loopback(registry) else "https"
+    address = f"{scheme}://{registry}"
     try:
         client: Any = PipelineClient(address, connection_timeout=15, read_timeout=15)
         with client:
@@ -229,7 +229,7 @@ def registry_login(registry: str) -> RegistryLogin:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Answer:
     """A resource, and the time of the answer."""
 
     document: Mapping[str, Any]
@@ -258,21 +258,20 @@ class ResourceManager:
             token = credential().get_token(f"{self.address}/.default").token
         try:
             middle = token.split(".")[1]
-            claims: dict[str, Any] = json.loads(
-                base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4))
-            )
+            padding = "=" * (-len(middle) % 4)
+            claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(middle + padding))
         except (IndexError, ValueError):
             return {}
 
         return claims
 
-    def get(self, path: str, version: str, **query: str) -> Found:
+    def get(self, path: str, version: str, **query: str) -> Answer:
         """Return a resource by its id. CloudError with NotFound or NoWorkspace if it is missing."""
         with _looking(path):
             answer = self.request(path, {**query, "api-version": version})
-            return Found(answer.json(), str(answer.headers.get("Date", "")))
+            return Answer(answer.json(), str(answer.headers.get("Date", "")))
 
-    def find(self, path: str, version: str) -> Found | None:
+    def find(self, path: str, version: str) -> Answer | None:
         """Return a resource by its id; None if it is missing."""
         try:
             return self.get(path, version)
@@ -283,10 +282,9 @@ class ResourceManager:
 
     def listed(self, path: str, version: str, **query: str) -> Iterator[Mapping[str, Any]]:
         """Yield the items on all pages of a list. `query`: `filter` for `$filter`."""
-        pages = self.pages(
-            path,
-            {**{f"${name}": value for name, value in query.items()}, "api-version": version},
-        )
+        parameters = {f"${name}": value for name, value in query.items()}
+        parameters["api-version"] = version
+        pages = self.pages(path, parameters)
         while True:
             with _looking(path):
                 page = next(pages, None)

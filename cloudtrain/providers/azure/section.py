@@ -20,6 +20,8 @@ _POLICIES: Mapping[Any, tuple[str, ...]] = {
 }
 """Type of an early termination -> its own keys; it needs exactly one of them."""
 
+_POLICY_KEYS = {"slack_factor", "slack_amount", "truncation_percentage"}
+
 
 class Output(Section):
     """Output of the job, with the keys of Azure ML's own YAML.
@@ -112,8 +114,12 @@ class AzureSection(Section):
     def contradictions(cls, section: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Issue]:  # noqa: ARG003
         """Return mistakes in outputs and in early termination that one key alone does not show."""
         outputs = mapping_of(section, "outputs")
-        issues = [issue for name in outputs for issue in _output_issues(outputs, name)]
-        return [*issues, *_policy_issues(mapping_of(section, "early_termination"))]
+        issues: list[Issue] = []
+        for name in outputs:
+            issues += _output_issues(outputs, name)
+
+        issues += _policy_issues(mapping_of(section, "early_termination"))
+        return issues
 
 
 def _output_issues(outputs: Mapping[str, Any], name: Any) -> Iterator[Issue]:
@@ -127,14 +133,19 @@ def _output_issues(outputs: Mapping[str, Any], name: Any) -> Iterator[Issue]:
         hint = "azureml://datastores/NAME/paths/FOLDER/"
         yield Issue((*at, "path"), f"{path!r} is not a datastore path", hint)
 
-    for key in {"path", "mode"} & {*keys} if name in OUTPUTS else ():
-        yield Issue((*at, key), f"cloudtrain sets the {key} of {name}", "choose another output")
+    for key in ("path", "mode"):
+        if key in keys and name in OUTPUTS:
+            yield Issue((*at, key), f"cloudtrain sets the {key} of {name}", "choose another output")
 
 
 def _policy_issues(policy: Mapping[str, Any]) -> Iterator[Issue]:
     kind = policy.get("type")
-    keys = _POLICIES.get(kind) if isinstance(kind, str) else None
-    used = {*policy} & {key for names in _POLICIES.values() for key in names}
-    if keys is not None and (used - {*keys} or len(used) != bool(keys)):
+    if not isinstance(kind, str) or kind not in _POLICIES:
+        return
+
+    keys = _POLICIES[kind]
+    used = _POLICY_KEYS & policy.keys()
+    expected = 1 if keys else 0
+    if used - set(keys) or len(used) != expected:
         at = ("azure", "early_termination")
         yield Issue(at, f"{kind} takes {' or '.join(keys) or 'no slack and no percentage'}")

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.planning.azureml import STOP_FILE
 from cloudtrain.providers.azure.config import client_of_run, config_of, request_of
+from cloudtrain.providers.azure.phases import final_state, status_of
 from cloudtrain.providers.azure.results import datastore_path
-from cloudtrain.providers.azure.status import final_state, observe, status_of
+from cloudtrain.providers.azure.status import observe
 from cloudtrain.providers.azure.submit import job_not_found, reconcile
 from cloudtrain.providers.shared.idempotent_create import settle
 from cloudtrain.providers.shared.log_attempt import all_nodes_reported
@@ -52,11 +53,10 @@ def stop(run: RunFolder, state: RunState, record: Record) -> bool:
     try:
         must_wait = _write_stop_file_if_running(cloud, run)
     except (CloudError, StorageError) as error:
-        reason = (
-            f"{reason}; it could not be told to save, so what came after its last checkpoint is"
-            " lost: "
+        reason += (
+            "; it could not be told to save, so what came after its last checkpoint is lost: "
+            f"{error.message}"
         )
-        reason += error.message
         if run.last_event(StopUntold) is None:
             record(Observation(events=[StopUntold(time=time.time(), reason=error.message)]))
             raise _undelivered_stop(run.run_id, error) from error
@@ -81,15 +81,16 @@ def _stop_requested(reason: str) -> Observation:
 
 def _undelivered_stop(run_id: str, error: CloudError | StorageError) -> CloudError:
     """Return the error of a stop that did not reach the job, with what to do next."""
-    again = (
+    hint = (
         f"it continues, and costs; once more `cloudtrain stop {run_id}` cancels it at once, and what"
         " came after its last checkpoint is lost"
     )
-    return CloudError(
-        f"{run_id} cannot be told to save, so it was not stopped: {error.message}",
-        hint=f"{error.hint}; {again}" if error.hint else again,
-        code=error.code if isinstance(error, CloudError) else "",
-    )
+    if error.hint:
+        hint = f"{error.hint}; {hint}"
+
+    code = error.code if isinstance(error, CloudError) else ""
+    message = f"{run_id} cannot be told to save, so it was not stopped: {error.message}"
+    return CloudError(message, hint=hint, code=code)
 
 
 def _write_stop_file_if_running(cloud: Workspace, run: RunFolder) -> bool:

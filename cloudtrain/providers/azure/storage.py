@@ -46,7 +46,8 @@ class CheckedContainerClient(ContainerClient):
     """A client of a container that refuses answers of other servers."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**_CHECKED, **options})
+        checked_options = _CHECKED | options
+        super().__init__(*args, **checked_options)
 
     def upload_blob(self, *args: Any, **options: Any) -> Any:
         """Upload a blob; the SDK's own uploads have a hook for their progress."""
@@ -165,9 +166,12 @@ class BlobContainer:
         while True:
             client = self._client
             keys_forbidden = self._keys_forbidden
-            by = " with your own login, since the account takes no keys," if keys_forbidden else ""
+            call = description
+            if keys_forbidden:
+                call += " with your own login, since the account takes no keys,"
+
             try:
-                with _calling(description + by, place, action):
+                with _calling(call, place, action):
                     return do(client)
             except CloudError as error:
                 if error.code != KEYS_FORBIDDEN or keys_forbidden or not self._secret:
@@ -235,7 +239,10 @@ def read_log(address: str, start: int, created: str) -> LogChunk | None:
         try:
             properties = client.get_blob_properties()
             creation_time = str(properties.creation_time or "")
-            begin = start if created in ("", creation_time) and properties.size >= start else 0
+            begin = 0
+            if created in ("", creation_time) and properties.size >= start:
+                begin = start
+
             length = min(properties.size - begin, MAX_BYTES)
             data = b""
             if length:

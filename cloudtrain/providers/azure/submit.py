@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import JobInfo, Workspace
     from cloudtrain.providers.azure.storage import BlobContainer
 
-
 ATTEMPTS = 5
 """Attempts to create the job, with one request each: as many as the SDK makes."""
 
@@ -64,7 +63,7 @@ def start(
     document = request.document
     target = plan.target
     config = target.config_as(AzureConfig)
-    command_job = {**document, **document.get("trial", {})}
+    command_job = dict(document) | document.get("trial", {})
     name = document["name"]
 
     try:
@@ -204,8 +203,11 @@ def _uploaded(
                 progress(sent_bytes, total)
         container.put(complete_mark, b"")
 
-    single = os.path.isfile(path)  # noqa: PTH113
-    return f"azureml://datastores/{datastore}/paths/{folder}/{files[0].path if single else ''}"
+    uri = f"azureml://datastores/{datastore}/paths/{folder}/"
+    if os.path.isfile(path):  # noqa: PTH113
+        uri += files[0].path
+
+    return uri
 
 
 def _upload(container: BlobContainer, folder: str, files: list[InputFile]) -> Iterator[int]:
@@ -251,7 +253,8 @@ def refuse_machines(
 
     compute = document.get("compute", "").removeprefix("azureml:")
     if compute:
-        refuse_cluster(cloud, compute, nodes, [planned] if planned else (), gpus)
+        sizes = [planned] if planned else []
+        refuse_cluster(cloud, compute, nodes, sizes, gpus)
     else:
         spot = document.get("queue_settings", {}).get("job_tier") == "spot"
         try:
@@ -260,8 +263,12 @@ def refuse_machines(
             if not error.is_denied:
                 raise
             # Users who may submit may lack the right to list quotas; the service will check.
-    ours = [item["path"] for name, item in document["outputs"].items() if name in OUTPUTS]
-    for name in {datastore_path(path)[0] for path in ours}:
+
+    datastores = set()
+    for name, item in document["outputs"].items():
+        if name in OUTPUTS:
+            datastores.add(datastore_path(item["path"])[0])
+    for name in datastores:
         cloud.container(name)  # `stop` and `fetch` need it
 
 

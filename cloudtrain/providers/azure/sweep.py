@@ -14,9 +14,9 @@ from cloudtrain.planning.tuned import named_texts, parameters_of
 from cloudtrain.providers.azure.config import client_of_run, config_of, request_of
 from cloudtrain.providers.azure.declaration import DECLARATION
 from cloudtrain.providers.azure.discover import adopted_run, nodes_of
+from cloudtrain.providers.azure.phases import ended_at, final_state, started_at, status_of
 from cloudtrain.providers.azure.request import EARLY_TERMINATION, section_of
 from cloudtrain.providers.azure.results import datastore_path
-from cloudtrain.providers.azure.status import ended_at, final_state, started_at, status_of
 from cloudtrain.providers.azure.stop import NOTICE_SECONDS, cancel
 from cloudtrain.providers.azure.submit import reconcile, start
 from cloudtrain.providers.azure.sweep_request import (
@@ -217,19 +217,20 @@ def sweep_state(
             nodes=nodes_of(document),
             created=trial.created,
         )
+        run = adopted_run(
+            document,
+            config,
+            submitting,
+            grace_seconds=record.grace_seconds,
+            ref={"name": trial.name, "url": _url(url, folder.run_id, trial.name)},
+        )
         trials.append(
             NativeTrial(
                 number=len(trials),
                 name=trial.name,
                 parameters=parameters_of(rules, texts),
                 state=states.get(trial.status, "running"),
-                run=adopted_run(
-                    document,
-                    config,
-                    submitting,
-                    grace_seconds=record.grace_seconds,
-                    ref={"name": trial.name, "url": _url(url, folder.run_id, trial.name)},
-                ),
+                run=run,
             )
         )
 
@@ -250,14 +251,14 @@ def _state_of(
     final = final_state(details)
     if final is None:
         is_stopping = stop_requested or status_of(details) == "CancelRequested"
-        return ("stopping" if is_stopping else "running"), ""
+        if is_stopping:
+            return "stopping", ""
+        return "running", ""
     if final.state == "stopped" and not stop_requested and _is_late(request, details):
         return "succeeded", "the time of the budget is over"
     if final.state == "succeeded" and not (details.get("properties") or {}).get(BEST):
-        return (
-            "failed",
-            f"Azure ML was told no {request['objective']['primary_metric']} by any trial",
-        )
+        metric = request["objective"]["primary_metric"]
+        return "failed", f"Azure ML was told no {metric} by any trial"
 
     return final.state, final.reason
 

@@ -34,7 +34,6 @@ from cloudtrain_wire.tuned_values import plain_name, text_of
 if TYPE_CHECKING:
     from cloudtrain.planning.reference import ResolvedImage
 
-
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/sweepJob.schema.json"
 
 SWEEP_TAG = f"{TAG_PREFIX}sweep"
@@ -45,6 +44,8 @@ OF_TRIAL = ("code", "command", "environment", "environment_variables", "distribu
 OF_SWEEP = ("display_name", "experiment_name", "inputs", "outputs", "properties")
 """Keys of a command job that a sweep job has itself; OPTIONAL: keys that either may have."""
 OPTIONAL = ("compute", "queue_settings", "identity", "description")
+SHARED = (*OF_SWEEP, "tags")
+"""Keys of a sweep job that each of its trials has, too."""
 SWEEP_FORM = RequestForm(
     section="azure",
     field="sweep_request",
@@ -56,8 +57,11 @@ SWEEP_FORM = RequestForm(
         "objective": "use sweep.objective",
         "limits": "use sweep.trials, sweep.parallel, sweep.budget and limits",
         EARLY_TERMINATION: f"use azure.{EARLY_TERMINATION}",
-        **dict.fromkeys((*OF_SWEEP, *OPTIONAL, "tags", "trial"), "use azure.request"),
-        **dict.fromkeys(("$schema", "type", "name"), "it is the sweep job's own"),
+        **dict.fromkeys(SHARED + OPTIONAL, "use azure.request"),
+        "trial": "use azure.request",
+        "$schema": "it is the sweep job's own",
+        "type": "it is the sweep job's own",
+        "name": "it is the sweep job's own",
     },
 )
 """Keys of the sweep job that `azure.sweep_request` may not set, since another field does."""
@@ -73,29 +77,28 @@ def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
     room, rules = room_for(plan)
     shared = replace(job_of(room), tuned=rules, service_metric=sweep.objective.metric)
     job = request_with(shared, room, image).document
-    names = {key: variable_of(key) for key in sweep.space}
-    # The shell keeps text in single quotes unchanged; the rules refuse text with such quotes.
-    chosen = "".join(
-        f" {name}='${{{{search_space.{plain_name(key)}}}}}'" for key, name in names.items()
-    )
-    document = {
-        "$schema": SCHEMA,
-        "type": "sweep",
-        "name": plan.run_id,
-        **{key: job[key] for key in OF_SWEEP},
-        "trial": {
-            **{key: job[key] for key in OF_TRIAL},
-            "command": command_of(list(job["inputs"]), more_outputs(azure), chosen),
-        },
+    assignments = ""
+    search_space = {}
+    for key, dimension in sweep.space.items():
+        name = plain_name(key)
+        search_space[name] = expression(dimension, sweep.method)
+        # The shell keeps text in single quotes unchanged; the rules refuse text with such quotes.
+        assignments += f" {variable_of(key)}='${{{{search_space.{name}}}}}'"
+
+    trial = {key: job[key] for key in OF_TRIAL}
+    trial["command"] = command_of(list(job["inputs"]), more_outputs(azure), assignments)
+
+    document: dict[str, Any] = {"$schema": SCHEMA, "type": "sweep", "name": plan.run_id}
+    document |= {key: job[key] for key in OF_SWEEP}
+    document |= {
+        "trial": trial,
         "sampling_algorithm": _sampling(sweep),
-        "search_space": {
-            plain_name(key): expression(item, sweep.method) for key, item in sweep.space.items()
-        },
+        "search_space": search_space,
         "objective": {"goal": sweep.objective.goal, "primary_metric": sweep.objective.metric},
         "limits": _limits(sweep, job["limits"]["timeout"]),
         "tags": {**job["tags"], SWEEP_TAG: plan.run_id},
-        **{key: job[key] for key in OPTIONAL if key in job},
     }
+    document |= {key: job[key] for key in OPTIONAL if key in job}
     if azure.early_termination:
         document[EARLY_TERMINATION] = azure.early_termination.model_dump(exclude_none=True)
 
@@ -146,11 +149,11 @@ def expression(dimension: Dimension, method: str) -> dict[str, Any]:
         return {"type": "choice", "values": [text_of(value) for value in dimension.values]}
 
     if isinstance(dimension, Normal):
-        kind = f"{'log' * dimension.log}normal"
+        kind = "lognormal" if dimension.log else "normal"
         return {"type": kind, "mu": dimension.mean, "sigma": dimension.deviation}
 
-    low = dimension.low
-    high = dimension.high
+    low: float = dimension.low
+    high: float = dimension.high
     if isinstance(dimension, Integers):
         if method == "grid":
             return {"type": "choice", "values": list(dimension.values)}
@@ -158,13 +161,15 @@ def expression(dimension: Dimension, method: str) -> dict[str, Any]:
             low = dimension.low - 0.5
             high = dimension.high + 0.5
 
-    kind = f"{'q' * isinstance(dimension, Integers)}{'log' * dimension.log}uniform"
-    ends = (math.log(low), math.log(high)) if dimension.log else (low, high)
-    document: dict[str, Any] = {"type": kind, "min_value": ends[0], "max_value": ends[1]}
-    if not isinstance(dimension, Integers):
-        return document
+    kind = "uniform"
+    if dimension.log:
+        kind = "loguniform"
+        low = math.log(low)
+        high = math.log(high)
+    if isinstance(dimension, Integers):
+        return {"type": f"q{kind}", "min_value": low, "max_value": high, "q": 1}
 
-    return {**document, "q": 1}
+    return {"type": kind, "min_value": low, "max_value": high}
 
 
 def trial_document(sweep: Mapping[str, Any], name: str, texts: Mapping[str, str]) -> dict[str, Any]:
@@ -179,14 +184,14 @@ def trial_document(sweep: Mapping[str, Any], name: str, texts: Mapping[str, str]
         lambda match: values.get(match[1], match[0]),
         str(trial["command"]),
     )
-    paths = {kind: f"{as_folder(sweep['outputs'][kind]['path'])}{name}/" for kind in OUTPUTS}
-    outputs = {
-        kind: {**item, "path": paths[kind]} if kind in paths else item
-        for kind, item in sweep["outputs"].items()
-    }
-    return {
-        **{key: sweep[key] for key in (*OF_SWEEP, "tags", *OPTIONAL) if key in sweep},
-        **trial,
+    outputs = dict(sweep["outputs"])
+    for kind in OUTPUTS:
+        output = outputs[kind]
+        outputs[kind] = {**output, "path": f"{as_folder(output['path'])}{name}/"}
+
+    document = {key: sweep[key] for key in SHARED + OPTIONAL if key in sweep}
+    document |= trial
+    document |= {
         "type": "command",
         "name": name,
         "display_name": name,
@@ -194,3 +199,4 @@ def trial_document(sweep: Mapping[str, Any], name: str, texts: Mapping[str, str]
         "outputs": outputs,
         "limits": {"timeout": sweep["limits"]["trial_timeout"]},
     }
+    return document

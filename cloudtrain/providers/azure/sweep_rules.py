@@ -17,9 +17,9 @@ from cloudtrain.planning.tuned import argument_of, sweep_of
 from cloudtrain.providers.azure.request import FORM, section_of
 from cloudtrain.providers.azure.rules import override_issues, size_issues
 from cloudtrain.providers.azure.sweep_request import (
-    OF_SWEEP,
     OF_TRIAL,
     OPTIONAL,
+    SHARED,
     SWEEP_FORM,
     render,
 )
@@ -43,14 +43,13 @@ SWEEP_KEYS = {"": ("sampling_algorithm",), "sampling_algorithm": ("rule", "logba
 
 def sweep_job_issues(plan: Plan) -> list[Issue]:
     """Return issues: errors refuse the sweep, warnings name differences to our own trials."""
-    issues = [
-        *_objective(plan),
-        *_space(plan),
-        *_method(plan),
-        *_job(plan),
-        *service_issues(plan, _LIMITS),
-        *_notes(plan),
-    ]
+    issues: list[Issue] = []
+    issues += _objective(plan)
+    issues += _space(plan)
+    issues += _method(plan)
+    issues += _job(plan)
+    issues += service_issues(plan, _LIMITS)
+    issues += _notes(plan)
     return [plan.located(issue) for issue in issues]
 
 
@@ -79,7 +78,8 @@ def _space(plan: Plan) -> Iterator[Issue]:
                 " underscores alone"
             )
             yield Issue(path, message, f"rename one of them, or {PORTABLE}")
-        yield from (Issue(path, *problem) for problem in _expressions(dimension, sweep.method))
+        for message, hint in _expressions(dimension, sweep.method):
+            yield Issue(path, message, hint)
 
 
 def _expressions(dimension: Dimension, method: str) -> Iterator[tuple[str, str]]:
@@ -105,14 +105,14 @@ def _job(plan: Plan) -> Iterator[Issue]:
     if section_of(plan).services:
         message = "the trials of a sweep job cannot have services"
         yield Issue(("azure", "services"), message, f"leave it out, or {PORTABLE}")
-    shared = (*OF_TRIAL, *OF_SWEEP, *OPTIONAL, "tags")
+    shared = OF_TRIAL + SHARED + OPTIONAL
     for item in spec_overrides(plan.spec, "azure"):
         if item.keys[1] == FORM.field and item.names[0] not in shared:
             message = f"a sweep job and its trials have no {item.names[0]}"
             yield Issue(item.keys, message, f"leave it out, or {PORTABLE}")
 
-    own = section_of(plan).sweep_request
-    yield from override_issues(own, SWEEP_FORM, SWEEP_KEYS, "a sweep job")
+    sweep_request = section_of(plan).sweep_request
+    yield from override_issues(sweep_request, SWEEP_FORM, SWEEP_KEYS, "a sweep job")
     yield from size_issues(render(plan).job)
 
 

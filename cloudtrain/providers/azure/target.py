@@ -43,39 +43,58 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
     config, reader = account(spec.section(AzureSection), settings, rehearsal=rehearsal)
     problems = list(reader.problems)
     named = resources.instance.get("azure", ())
-    of_cluster = config.compute and not named
-    types, gpus, wrong = ((), resources.gpus or 0, []) if of_cluster else _select(resources, named)
-    is_unknown = "azure.workspace" in config.placeholders
-    location = config.location or (PRICED_LOCATION if is_unknown else "")
+    types: tuple[str, ...] = ()
+    gpus = resources.gpus or 0
+    wrong: list[Issue] = []
+    if named or not config.compute:
+        types, gpus, wrong = _select(resources, named)
+
+    location = config.location or ""
+    if not location and "azure.workspace" in config.placeholders:
+        location = PRICED_LOCATION
+
     machines = image_machines("azure", types, resources.nodes, gpus)
     image, wrong_image = image_of(spec.image, config, settings, machines)
     prices = regional_prices("azure", location, settings)
 
     estimate, wrong_limits = _estimate(prices, types, spec)
     if not location:
-        wrong_limits = [
-            replace(issue, hint=f"{issue.hint}; prices are known once azure.location is set")
-            for issue in wrong_limits
-        ]
+        more = "prices are known once azure.location is set"
+        wrong_limits = [replace(issue, hint=f"{issue.hint}; {more}") for issue in wrong_limits]
 
     # A misspelt size also lacks a price, but the rules report that it is misspelt.
     skips_limits = rehearsal or wrong or any(not is_azure_size(name) for name in types)
-    problems += wrong + wrong_image + [*prices.problems] + ([] if skips_limits else wrong_limits)
+    problems += wrong + wrong_image
+    problems += prices.problems
+    if not skips_limits:
+        problems += wrong_limits
+
+    where = location
+    if not location and config.workspace:
+        where = f"the workspace {config.workspace}"
+
+    unpaid: tuple[str, ...] = ()
+    if rehearsal:
+        unpaid = tuple(f"{issue.line()} ({issue.hint})" for issue in wrong_limits)
+
+    config = replace(
+        config,
+        prices=known_prices(prices, types[:1]),
+        poll=settings["azure.poll"],
+        unpaid=unpaid,
+    )
+    choice = None
+    if not wrong:
+        choice = machine_choice(settings, spec, types[:1], gpus, prices)
+
     return Target(
         provider="azure",
         contract="azureml",
-        where=location or (f"the workspace {config.workspace}" if config.workspace else ""),
+        where=where,
         max_nodes=MAX_NODES,
         grace_seconds=settings["azure.stop_grace"],
         unused=UNUSED,
-        config=replace(
-            config,
-            prices=known_prices(prices, types[:1]),
-            poll=settings["azure.poll"],
-            unpaid=tuple(f"{issue.line()} ({issue.hint})" for issue in wrong_limits)
-            if rehearsal
-            else (),
-        ),
+        config=config,
         image=image,
         instances=types,
         tries_all_instances=False,
@@ -84,7 +103,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
         origins={**reader.origins, "prices": settings.origins.get("prices", "")},
         gpus=gpus,
         cost_estimate=estimate,
-        choice=None if wrong else machine_choice(settings, spec, types[:1], gpus, prices),
+        choice=choice,
         problems=tuple(problems),
     )
 
@@ -99,7 +118,9 @@ def _estimate(
     estimates = []
     issues: list[Issue] = []
     unpriced = prices.unpriced(*types)
-    for machine in (types[:1], *((name,) for name in types[1:])):
+    machines = [types[:1]]
+    machines += [(name,) for name in types[1:]]
+    for machine in machines:
         estimate, wrong = estimate_cost(
             prices.price_of(*machine),
             spec.resources.nodes,
@@ -122,12 +143,10 @@ def _estimate(
 def _select(
     resources: Resources, named: tuple[str, ...]
 ) -> tuple[tuple[str, ...], int, list[Issue]]:
-    gpus = resources.gpus
-    gpu = resources.gpu
     return select_instances(
         "azure",
-        gpus=gpus,
-        gpu=gpu,
+        gpus=resources.gpus,
+        gpu=resources.gpu,
         named=named,
         default=DEFAULT_INSTANCE,
     )
