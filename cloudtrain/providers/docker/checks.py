@@ -24,22 +24,26 @@ if TYPE_CHECKING:
     from cloudtrain.providers.docker.engine import Engine, EngineInfo
     from cloudtrain.spec.model import JobSpec
 
+ANSWER_SECONDS = 15.0
+
+ENGINE = Question("engine", "does a Docker engine of this machine answer")
+
 
 def container_rules(plan: Plan) -> list[Issue]:
     """Return problems found on the disk and in the environment, without the engine."""
-    return [
-        *address_issues(),
-        *crowding_rules(plan, plan.host.config_as(DockerConfig).cores),
-        *gpu_rules(plan, _gpus(plan), "in all"),
-        *location_checks(plan, in_container=True),
-    ]
+    issues = address_issues()
+    issues += crowding_rules(plan, plan.host.config_as(DockerConfig).cores)
+    issues += gpu_rules(plan, _gpus(plan), "in all")
+    issues += location_checks(plan, in_container=True)
+    return issues
 
 
 def container_checks(plan: Plan) -> list[Issue]:
     """Return problems that the engine and the driver report."""
     if address_issues():
         return []
-    return [*_engine(plan), *gpu_checks(plan, sys.executable, _gpus(plan), "in all")]
+
+    return _engine(plan) + gpu_checks(plan, sys.executable, _gpus(plan), "in all")
 
 
 def _gpus(plan: Plan) -> int:
@@ -94,11 +98,6 @@ def image_issue(engine: Engine, target: Target, machine: str) -> Issue | None:
     return warning(f"{message} at best", f"docker build --platform linux/{machine} …")
 
 
-ANSWER_SECONDS = 15.0
-
-ENGINE = Question("engine", "does a Docker engine of this machine answer")
-
-
 def engine_check() -> Check:
     """Check that an engine answers. It is optional for a job without containers here."""
     try:
@@ -122,7 +121,10 @@ def engine_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterator
             yield gpu_check(info, len(ask_driver().names))
             image = Question("image", f"is {target.image_address} here", ("image",))
             problem = image_issue(engine, target, info.architecture)
-            yield image.wrong(problem.message, problem.hint or "") if problem else image.ok("it is")
+            if problem:
+                yield image.wrong(problem.message, problem.hint or "")
+            else:
+                yield image.ok("it is")
     except UsageError as error:  # its SDK is not installed
         yield ENGINE.wrong(error.what, error.hint or "")
     except CloudtrainError as error:
@@ -167,11 +169,10 @@ def image_of(
         return planned_build(recipe), tuple(problems)
 
     scheme, colon, _ = address.partition(":")
-    providers = (declared.name for declared in declarations() if scheme in declared.image_schemes)
-
-    cloud = next(providers, None) if colon else None
-    if cloud:
-        hint = f"an address for each: image: {{docker: auto, {cloud}: '{address}'}}"
-        return PlannedImage(""), (Issue(path, f"{address} means something in {cloud} alone", hint),)
+    for declared in declarations():
+        if colon and scheme in declared.image_schemes:
+            hint = f"an address for each: image: {{docker: auto, {declared.name}: '{address}'}}"
+            message = f"{address} means something in {declared.name} alone"
+            return PlannedImage(""), (Issue(path, message, hint),)
 
     return PlannedImage(address), ()

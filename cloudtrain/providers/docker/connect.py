@@ -11,7 +11,6 @@ from cloudtrain.errors import UsageError
 if TYPE_CHECKING:
     from cloudtrain.providers.docker.engine import Engine
 
-
 ANSWER_SECONDS = 60.0
 """Timeout of one call."""
 

@@ -12,21 +12,6 @@ from cloudtrain.errors import CloudError
 from cloudtrain.planning.launch import Launch
 from cloudtrain.runs.provider_config import ProviderConfig
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DockerConfig(ProviderConfig):
-    """Limits of each container, and the distribution of GPUs."""
-
-    cores: int = 1
-    """Cores of this machine; nodes share them."""
-    gpus: int = 0
-    """GPUs per node."""
-    shm_bytes: int = 64 * 2**20
-    """Shared memory of each container; Docker's own default."""
-    memory_bytes: int | None = None
-    """Maximum memory of a container; None: no limit."""
-
-
 RUN_LABEL = "cloudtrain.run"
 DATA_LABEL = "cloudtrain.data"
 NODE_LABEL = "cloudtrain.node"
@@ -58,6 +43,20 @@ ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUI
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DockerConfig(ProviderConfig):
+    """Limits of each container, and the distribution of GPUs."""
+
+    cores: int = 1
+    """Cores of this machine; nodes share them."""
+    gpus: int = 0
+    """GPUs per node."""
+    shm_bytes: int = 64 * 2**20
+    """Shared memory of each container; Docker's own default."""
+    memory_bytes: int | None = None
+    """Maximum memory of a container; None: no limit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Bind:
     """A folder or file of this machine, mounted in a container."""
 
@@ -77,8 +76,10 @@ class ContainerLaunch(Launch):
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> ContainerLaunch:
         """Read a launch from the result of `to_json`. Raise KeyError or TypeError if malformed."""
-        binds = tuple(Bind(**bind) for bind in document["binds"])
-        return ContainerLaunch(**{**document, "argv": tuple(document["argv"]), "binds": binds})
+        members = dict(document)
+        members["argv"] = tuple(document["argv"])
+        members["binds"] = tuple(Bind(**bind) for bind in document["binds"])
+        return ContainerLaunch(**members)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,12 +122,12 @@ class ContainerSpec:
 
 def spec_from_json(document: Mapping[str, Any]) -> ContainerSpec:
     """Read the specification from the result of `to_json`."""
-    binds = tuple(Bind(**bind) for bind in document["binds"])
-    lists = {
-        name: tuple(document[name])
-        for name in ("argv", "secrets", "groups", "capabilities", "gpus")
-    }
-    return ContainerSpec(**{**document, **lists, "binds": binds})
+    members = dict(document)
+    members["binds"] = tuple(Bind(**bind) for bind in document["binds"])
+    for name in ("argv", "secrets", "groups", "capabilities", "gpus"):
+        members[name] = tuple(document[name])
+
+    return ContainerSpec(**members)
 
 
 def host_names(count: int) -> tuple[str, ...]:
@@ -153,14 +154,13 @@ def environment(spec: ContainerSpec, secrets: Mapping[str, str]) -> dict[str, st
     "Specialized Configurations with Docker"). They are numbered from 0 in the container, so that
     CUDA_VISIBLE_DEVICES is not passed on. Raise KeyError if a secret is missing.
     """
-    env = {
-        "HOME": HOME,
-        "USER": "cloudtrain",
-        **spec.env,
-        **{name: secrets[name] for name in spec.secrets},
-    }
+    env = {"HOME": HOME, "USER": "cloudtrain", **spec.env}
+    for name in spec.secrets:
+        env[name] = secrets[name]
+
     env.pop("CUDA_VISIBLE_DEVICES", None)
-    return {**env, "NVIDIA_VISIBLE_DEVICES": ",".join(spec.gpus) or "void"}
+    env["NVIDIA_VISIBLE_DEVICES"] = ",".join(spec.gpus) or "void"
+    return env
 
 
 def take(gpus: Sequence[str], count: int, held: ExitStack) -> tuple[str, ...]:

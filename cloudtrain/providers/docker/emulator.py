@@ -67,6 +67,8 @@ INTERFACE = "eth0"
 MOUNTS = "/mnt/azureml"
 """Folder with the working folder, inputs and outputs of an Azure ML rehearsal."""
 
+_WITHOUT_SUPERVISOR = (SupervisorState.DEAD, SupervisorState.NOT_STARTED)
+
 
 def docker_emulator(
     paths: RunPaths,
@@ -162,12 +164,12 @@ class DockerEmulator:
         config = self.config
         first = node * self.gpus_per_node
         published = self.paths.published
-        container_variables: dict[str, str] = {}
-        binds = [*launch.binds, *self._packages]
+        env = dict(launch.env)
+        binds = list(launch.binds + self._packages)
         if self._packages:
-            container_variables[PACKAGES_DIR] = PACKAGES
+            env[PACKAGES_DIR] = PACKAGES
         if published.is_dir():
-            container_variables[PUBLISHED] = PUBLISHED_FOLDER
+            env[PUBLISHED] = PUBLISHED_FOLDER
             binds.append(Bind(source=str(published), target=PUBLISHED_FOLDER, read_only=True))
 
         return ContainerSpec(
@@ -178,7 +180,7 @@ class DockerEmulator:
             network=self.network,
             argv=launch.argv,
             folder=launch.cwd,
-            env={**launch.env, **container_variables},
+            env=env,
             secrets=tuple(launch.secrets),
             binds=tuple(binds),
             labels={**self.labels, NODE_LABEL: str(node)},
@@ -278,11 +280,13 @@ class SageMakerContainers(SageMakerEmulator):
                         inside = f"{channel.folder}/{name}"
 
                     binds.append(_read_only(source, root / inside, f"{ROOT}/{inside}"))
+            env = dict(threads)
+            env.update(container.env)
             launch = ContainerLaunch(
                 node=container.node,
                 argv=container.argv,
                 cwd=ROOT,
-                env={**threads, **container.env},
+                env=env,
                 secrets=self.plan.local_secrets(),
                 host=container.host,
                 binds=tuple(binds),
@@ -309,9 +313,10 @@ class AzureMLContainers(AzureMLEmulator):
 
         for name, path in self.mount_paths().items():
             kind, _, mount_name = name.partition(".")
-            inside[name] = f"{MOUNTS}/{kind}/{mount_name}" + (
-                "" if path.is_dir() else f"/{path.name}"
-            )
+            inside[name] = f"{MOUNTS}/{kind}/{mount_name}"
+            if not path.is_dir():
+                inside[name] += f"/{path.name}"
+
             shared.append(Bind(source=str(path), target=inside[name], read_only=kind == "inputs"))
 
         argv = ("/bin/sh", "-c", self.job.command_line(inside))
@@ -320,11 +325,15 @@ class AzureMLContainers(AzureMLEmulator):
             folder = self.working_folder(process.node)
             host = self.addresses[process.node]
             code = _read_only(archive, folder / ARCHIVE, f"{MOUNTS}/wd/{ARCHIVE}")
+            env = dict(threads)
+            env.update(process.env)
+            env.update(REHEARSAL_VARIABLES)
+            env["CLOUDTRAIN_NODE_ADDR"] = host
             launch = ContainerLaunch(
                 node=process.node,
                 argv=argv,
                 cwd=f"{MOUNTS}/wd",
-                env={**threads, **process.env, **REHEARSAL_VARIABLES, "CLOUDTRAIN_NODE_ADDR": host},
+                env=env,
                 secrets=self.plan.local_secrets(),
                 host=host,
                 binds=(Bind(source=str(folder), target=f"{MOUNTS}/wd"), code, *shared),
@@ -356,16 +365,15 @@ def remove_leftovers(run: Path) -> str:
         return f"its containers could not be looked for: {error.message}"
     if count > 1:
         return f"{count} containers that were left have been removed"
+    if count:
+        return "a container that was left has been removed"
 
-    return "a container that was left has been removed" if count else ""
+    return ""
 
 
 def clean_up_ended_run(run: Path) -> None:
     """Remove what an ended run has left because the engine was unreachable at its end."""
-    if cleanup_marker(run).exists() and supervisor_state(run) in (
-        SupervisorState.DEAD,
-        SupervisorState.NOT_STARTED,
-    ):
+    if cleanup_marker(run).exists() and supervisor_state(run) in _WITHOUT_SUPERVISOR:
         remove_leftovers(run)
 
 
@@ -374,7 +382,7 @@ def clean_up_dead_runs(data_dir: Path) -> None:
     with docker_engine() as engine:
         for run_id in sorted(engine.labelled({DATA_LABEL: str(data_dir)}, RUN_LABEL)):
             run = data_dir / "runs" / run_id
-            if supervisor_state(run) in (SupervisorState.DEAD, SupervisorState.NOT_STARTED):
+            if supervisor_state(run) in _WITHOUT_SUPERVISOR:
                 end_orphans(run, ORPHAN_STOP_SECONDS)
                 remove_containers(run)
 

@@ -20,7 +20,7 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.reference import ACR, TOKEN_USER, RegistryImage, RegistryLogin
-from cloudtrain.providers.docker.container_spec import ContainerSpec, environment
+from cloudtrain.providers.docker.container_spec import Bind, ContainerSpec, environment
 from cloudtrain.providers.docker.errors import (
     missing_image,
     refused_push,
@@ -35,6 +35,8 @@ SDK_ERRORS = (DockerException, requests.exceptions.RequestException, OSError)
 
 Output = Iterator[tuple[bytes | None, bytes | None]]
 """Pieces of a container's output: standard output, or else standard error."""
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +106,8 @@ def translating_errors(doing: str, spec: ContainerSpec | None = None) -> Iterato
     except SDK_ERRORS as error:
         if isinstance(error, ImageNotFound) and spec is not None:
             raise missing_image(spec.image) from error
-        raise translated(error, doing, image=spec.image if spec else "") from error
-
-
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+        image = spec.image if spec else ""
+        raise translated(error, doing, image=image) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +136,15 @@ class Engine:
             answer = self.api.info()
 
         kind = str(answer.get("Architecture", ""))
+        options = answer.get("SecurityOptions") or ()
+        runtimes = answer.get("Runtimes") or {}
         devices = [str(device.get("ID", "")) for device in answer.get("DiscoveredDevices") or ()]
+        by_device = any(device.startswith("nvidia") for device in devices)
         return EngineInfo(
             version=str(answer.get("ServerVersion", "")),
             architecture=_ARCHITECTURES.get(kind, kind),
-            is_rootless=any("rootless" in option for option in answer.get("SecurityOptions") or ()),
-            gives_gpus="nvidia" in (answer.get("Runtimes") or {})
-            or any(device.startswith("nvidia") for device in devices),
+            is_rootless=any("rootless" in option for option in options),
+            gives_gpus="nvidia" in runtimes or by_device,
         )
 
     def image_architecture(self, image: str) -> str | None:
@@ -166,14 +168,12 @@ class Engine:
                     f"Docker could not look up {image}: {why}", code="registry"
                 ) from error
 
-        platforms = answer.get("Platforms") or ()
-        names = {
-            platform.get("architecture") for platform in platforms if platform.get("os") == "linux"
-        }
-        return RegistryImage(
-            answer["Descriptor"]["digest"],
-            frozenset(name for name in names if name),
-        )
+        architectures = set()
+        for platform in answer.get("Platforms") or ():
+            if platform.get("os") == "linux" and platform.get("architecture"):
+                architectures.add(platform["architecture"])
+
+        return RegistryImage(answer["Descriptor"]["digest"], frozenset(architectures))
 
     def push(
         self,
@@ -192,26 +192,23 @@ class Engine:
         digest = ""
         with translating_errors(f"push {address}"):
             self.api.tag(name, repository, tag)
-            for message in self.api.push(
+            messages = self.api.push(
                 repository,
                 tag,
                 stream=True,
                 decode=True,
                 auth_config=_auth_config(login),
-            ):
+            )
+            for message in messages:
                 if "error" in message:
                     raise refused_push(address, str(message["error"]))
                 digest = _digest(message) or digest
                 detail = message.get("progressDetail") or {}
-                if progress and detail.get("total"):
-                    amounts[message.get("id", "")] = (
-                        min(detail.get("current", 0), detail["total"]),
-                        detail["total"],
-                    )
-                    progress(
-                        sum(sent for sent, _ in amounts.values()),
-                        sum(total for _, total in amounts.values()),
-                    )
+                total = detail.get("total")
+                if progress and total:
+                    amounts[message.get("id", "")] = (min(detail.get("current", 0), total), total)
+                    sent_bytes = sum(sent for sent, _ in amounts.values())
+                    progress(sent_bytes, sum(size for _, size in amounts.values()))
         if not digest:
             raise CloudError(f"the push of {address} ended without a digest", code="push")
 
@@ -229,10 +226,7 @@ class Engine:
         """
         with translating_errors(f"create a container of {spec.image}", spec):
             host = self.api.create_host_config(
-                mounts=[
-                    Mount(b.target, b.source, type="bind", read_only=b.read_only)
-                    for b in spec.binds
-                ],
+                mounts=[_mount(bind) for bind in spec.binds],
                 shm_size=spec.shm_bytes,
                 mem_limit=spec.memory_bytes,
                 memswap_limit=spec.memory_bytes,
@@ -244,9 +238,7 @@ class Engine:
                 cap_drop=["ALL"],
                 cap_add=list(spec.capabilities),
                 group_add=list(spec.groups),
-                ulimits=[
-                    Ulimit(name=name, soft=soft, hard=-1) for name, soft in spec.ulimits.items()
-                ],
+                ulimits=[_ulimit(name, soft) for name, soft in spec.ulimits.items()],
                 log_config=LogConfig(type="local"),
             )
             aliases = self.api.create_endpoint_config(aliases=[spec.host])
@@ -269,7 +261,8 @@ class Engine:
     def labelled(self, labels: Mapping[str, str], label: str) -> set[str]:
         """Return the values of `label` among all containers and networks with these labels."""
         with translating_errors("list containers and networks"):
-            resources = [*self._containers(labels), *self._networks(labels)]
+            resources = self._containers(labels) + self._networks(labels)
+
         return {thing["Labels"][label] for thing in resources if label in (thing["Labels"] or {})}
 
     def clear(self, labels: Mapping[str, str]) -> int:
@@ -352,8 +345,20 @@ def _digest(message: Mapping[str, Any]) -> str:
 
     It is a field, or part of the status if containerd stores the images.
     """
+    digest = (message.get("aux") or {}).get("Digest")
+    if digest:
+        return str(digest)
+
     pushed = re.search(r"\bdigest: (sha256:[0-9a-f]{64})\b", str(message.get("status", "")))
-    return str((message.get("aux") or {}).get("Digest") or (pushed[1] if pushed else ""))
+    return pushed[1] if pushed else ""
+
+
+def _mount(bind: Bind) -> Mount:
+    return Mount(bind.target, bind.source, type="bind", read_only=bind.read_only)
+
+
+def _ulimit(name: str, soft: int) -> Ulimit:
+    return Ulimit(name=name, soft=soft, hard=-1)
 
 
 def _devices(spec: ContainerSpec) -> list[DeviceRequest]:

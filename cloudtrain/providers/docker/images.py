@@ -41,12 +41,23 @@ if TYPE_CHECKING:
     from cloudtrain.planning.reference import RegistryImage
     from cloudtrain.spec.model import JobSpec
 
-
 ANSWER_SECONDS = 15.0
 MAX_CONFIG_BYTES = 4 * 2**20
 """Maximum size of an image's configuration: the specification's limit of a manifest."""
 _NOT_FOUND_CODES = ("ImageNotFound", "ImageTagDoesNotMatchDigest")
 """Failure codes of ECR for a missing image."""
+
+PUSH_SECONDS = 1800.0
+"""Maximum time for a registry to store a layer of gigabytes."""
+
+CONTEXT = ("Dockerfile", "requirements.txt", "torch-cpu.txt", "torch-cuda.txt", "train")
+"""Files of docker/ that its Dockerfile uses."""
+
+_NO_INDEX = {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+"""Attestations turn an image into an index, which not every cloud reads."""
+
+INPUTS_LABEL = "cloudtrain.inputs"
+"""Label on every image that is built here: the digest of its inputs."""
 
 
 def inspect_image(image: str) -> RegistryImage | None:
@@ -113,7 +124,8 @@ def login_for(host: str) -> RegistryLogin | None:
     except CloudtrainError as error:
         login = _docker_login(host)
         if login is None:
-            error.hint = "; or ".join(part for part in (error.hint, f"docker login {host}") if part)
+            log_in = f"docker login {host}"
+            error.hint = f"{error.hint}; or {log_in}" if error.hint else log_in
             raise
         return login
 
@@ -128,11 +140,8 @@ def _docker_login(host: str) -> RegistryLogin | None:
 
 def _ecr_login(region: str, account: str) -> RegistryLogin:
     answer = connect(region).call("ecr", "get_authorization_token", registryIds=[account])
-    user, _, password = (
-        base64.b64decode(answer["authorizationData"][0]["authorizationToken"])
-        .decode()
-        .partition(":")
-    )
+    token = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode()
+    user, _, password = token.partition(":")
     return RegistryLogin(user, password)
 
 
@@ -155,13 +164,13 @@ def _inspect_in_ecr(
 
     cloud = connect(region)
     place = {"registryId": account, "repositoryName": repository}
-    image_id = {"imageDigest" if ":" in reference else "imageTag": reference}
+    member = "imageDigest" if ":" in reference else "imageTag"
     try:
         answer = cloud.call(
             "ecr",
             "batch_get_image",
             **place,
-            imageIds=[image_id],
+            imageIds=[{member: reference}],
             acceptedMediaTypes=list(registry.MANIFEST_TYPES),
         )
     except CloudError as error:
@@ -182,10 +191,8 @@ def _inspect_in_ecr(
         import urllib.request  # with an HTTP client, which few submits need
 
         try:
-            url = cloud.call("ecr", "get_download_url_for_layer", **place, layerDigest=digest)[
-                "downloadUrl"
-            ]
-            with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
+            layer = cloud.call("ecr", "get_download_url_for_layer", **place, layerDigest=digest)
+            with urllib.request.urlopen(layer["downloadUrl"], timeout=ANSWER_SECONDS) as answer:
                 content: bytes = answer.read(MAX_CONFIG_BYTES)
                 return content
         except (CloudError, OSError, ValueError):
@@ -196,19 +203,6 @@ def _inspect_in_ecr(
         image["imageId"]["imageDigest"],
         registry.architectures(image["imageManifest"], config),
     )
-
-
-PUSH_SECONDS = 1800.0
-"""Maximum time for a registry to store a layer of gigabytes."""
-
-CONTEXT = ("Dockerfile", "requirements.txt", "torch-cpu.txt", "torch-cuda.txt", "train")
-"""Files of docker/ that its Dockerfile uses."""
-
-_NO_INDEX = {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
-"""Attestations turn an image into an index, which not every cloud reads."""
-
-INPUTS_LABEL = "cloudtrain.inputs"
-"""Label on every image that is built here: the digest of its inputs."""
 
 
 def resolve_image(
@@ -258,9 +252,11 @@ def ensure_pushed(
     `address` ends in the recipe's tag. Build and push it only if it is missing there, or if
     `rebuild`.
     """
-    pushed = None if rebuild else _digest_in_registry(address)
-    if pushed:
-        return f"{without_tag(address)}@{pushed}"
+    if not rebuild:
+        pushed = _digest_in_registry(address)
+        if pushed:
+            return f"{without_tag(address)}@{pushed}"
+
     if rebuild or not _is_local(recipe):
         build(recipe, options=options)
     login = login_for(parse_address(address).registry)
@@ -351,9 +347,12 @@ def _tag_image(docker: str, image: str, name: str) -> None:
 def _run(docker: str, recipe: Recipe, argv: Sequence[str], by_hand: Sequence[str]) -> None:
     sys.stderr.flush()
     try:
+        env = _buildkit(docker)
+        env.update(os.environ)
+        env.update(_NO_INDEX)
         code = subprocess.run(
             [docker, *argv],
-            env={**_buildkit(docker), **os.environ, **_NO_INDEX},
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=2,
             check=False,
@@ -381,18 +380,29 @@ def arguments(
     folder: str = "",
 ) -> list[str]:
     """Return the arguments of `docker`. `folder`: build context, if not the recipe's."""
-    version = {"VERSION": __version__} if recipe.kind else {}
-    values = {**version, **dict(arg.partition("=")[::2] for arg in recipe.args)}
+    values: dict[str, str] = {}
+    if recipe.kind:
+        values["VERSION"] = __version__
+    for arg in recipe.args:
+        name, _, value = arg.partition("=")
+        values[name] = value
+
     if folder:
         dockerfile = str(Path(folder, Path(recipe.dockerfile).name))
     else:
         dockerfile = recipe.dockerfile
 
     argv = ["build", "--file", dockerfile, "--label", f"{INPUTS_LABEL}=sha256:{recipe.digest}"]
-    argv += [word for name, value in values.items() for word in ("--build-arg", f"{name}={value}")]
-    argv += [word for name in names for word in ("--tag", name)]
-    argv += ["--platform", recipe.platform] if recipe.platform else []
-    return [*argv, *options, folder or recipe.context]
+    for name, value in values.items():
+        argv += ["--build-arg", f"{name}={value}"]
+    for name in names:
+        argv += ["--tag", name]
+    if recipe.platform:
+        argv += ["--platform", recipe.platform]
+
+    argv += options
+    argv.append(folder or recipe.context)
+    return argv
 
 
 def _buildkit(docker: str) -> dict[str, str]:

@@ -38,11 +38,16 @@ from cloudtrain_wire.parent_death import set_parent_death_signal
 if TYPE_CHECKING:
     from cloudtrain.providers.docker.engine import Container, Engine, ExitStatus
 
-
 MAX_LINE_BYTES = 64 * 1024
 """Maximum length of an unfinished line; a longer one is forwarded unfinished."""
 
 KILLED = 128 + signal.SIGKILL
+
+REMIND_SECONDS = 2
+"""Pause between two SIGTERMs: the first is lost if the program lacks a handler."""
+
+KILL_BEFORE_SECONDS = 1.5
+"""Kill the container this long before the supervisor kills this process."""
 
 
 class ContainerOutput:
@@ -64,7 +69,7 @@ class ContainerOutput:
         for number, data in enumerate(streams):
             *lines, unfinished = (self._unfinished[number] + data).split(b"\n")
             if len(unfinished) > MAX_LINE_BYTES:
-                lines = [*lines, unfinished]
+                lines.append(unfinished)
                 unfinished = b""
             self._unfinished[number] = unfinished
             is_read = self._forward_lines(lines) and is_read
@@ -82,12 +87,11 @@ class ContainerOutput:
 
     def report_failure(self, error: CloudtrainError | None) -> int:
         """Report a container that could not be started or watched; return the exit code."""
-        message = error.message if error else "its container was lost"
-        self._fail(
-            type(error).__name__ if error else "lost",
-            message,
-            error.hint if error else None,
-        )
+        if error:
+            self._fail(type(error).__name__, error.message, error.hint)
+        else:
+            self._fail("lost", "its container was lost")
+
         return 1
 
     def finish(
@@ -140,11 +144,14 @@ class ContainerOutput:
             return code
 
         message = _exit_message(code, self._last_line.decode("utf-8", "replace").strip()[:200])
-        hint = KILLED_FROM_OUTSIDE if code == KILLED and not memory_cause else None
+        hint = None
         if memory_cause:
             message += f" ({memory_cause})"
-        self._fail("SIGKILL" if code == KILLED else "exit", message, hint)
+        elif code == KILLED:
+            hint = KILLED_FROM_OUTSIDE
 
+        exception = "SIGKILL" if code == KILLED else "exit"
+        self._fail(exception, message, hint)
         return code or 1
 
     def _fail(self, exception: str, message: str, hint: str | None = None) -> None:
@@ -159,8 +166,6 @@ class ContainerOutput:
         )
         if hint:
             cause = cause.replace(hint=hint)
-        else:
-            cause = cause
 
         self._write_event(Error(**cause.to_json()))
         self._write_event(NodeEnded(outcome="failed", error=cause, forced=False))
@@ -184,9 +189,8 @@ class ContainerOutput:
             rank=-1,
             seq=time.time_ns(),
         )
-        self._write(
-            EVENT_MARK + strict_json(sent.to_json(), separators=(",", ":")).encode() + b"\n"
-        )
+        document = strict_json(sent.to_json(), separators=(",", ":"))
+        self._write(EVENT_MARK + document.encode() + b"\n")
 
     def _write(self, text: bytes) -> bool:
         data = memoryview(text)
@@ -200,9 +204,8 @@ class ContainerOutput:
 
 def _with_memory_cause(error: Cause, memory_cause: str) -> Cause:
     """Return the report of a killed process, with the engine's knowledge about its memory."""
-    message = error.message.removesuffix(" (out of host memory?)").removesuffix(
-        ": out of host memory"
-    )
+    message = error.message.removesuffix(" (out of host memory?)")
+    message = message.removesuffix(": out of host memory")
     if memory_cause:
         return error.replace(message=f"{message} ({memory_cause})")
     return error.replace(message=message, hint=error.hint or KILLED_FROM_OUTSIDE)
@@ -223,16 +226,10 @@ def _exit_message(code: int, last_line: str) -> str:
         return "its container ended well, but the launcher never spoke: the image's python3 is none"
     if code - 128 in list(signal.Signals):
         return f"its container was killed by {signal.Signals(code - 128).name}"
-    return f"its container exited with code {code}" + (
-        f": {last_line}" if last_line else " and said nothing"
-    )
+    if last_line:
+        return f"its container exited with code {code}: {last_line}"
 
-
-REMIND_SECONDS = 2
-"""Pause between two SIGTERMs: the first is lost if the program lacks a handler."""
-
-KILL_BEFORE_SECONDS = 1.5
-"""Kill the container this long before the supervisor kills this process."""
+    return f"its container exited with code {code} and said nothing"
 
 
 class DockerNode:
@@ -323,7 +320,8 @@ class DockerNode:
                     elif time_now - reminded > REMIND_SECONDS:
                         reminded = time_now
                         container.signal("SIGTERM")
-            select.select([self._woken], [], [], 0.5 if self.stop_requested else None)
+            timeout = 0.5 if self.stop_requested else None
+            select.select([self._woken], [], [], timeout)
             with suppress(BlockingIOError):
                 os.read(self._woken, 4096)
 

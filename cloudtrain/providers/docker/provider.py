@@ -120,27 +120,29 @@ class DockerProvider(LocalBackend):
             interface="eth0",
             threads=max(1, config.cores // (nodes * plan.processes)),
         )
-        inputs = [
-            (resolve_path(plan, plan.inputs[name]), target)
-            for name, target in layout.inputs.items()
-        ]
-        shared = [Bind(source=path, target=target, read_only=True) for path, target in inputs]
-        containers = [
-            ContainerLaunch(
+        shared = []
+        for name, target in layout.inputs.items():
+            source = resolve_path(plan, plan.inputs[name])
+            shared.append(Bind(source=source, target=target, read_only=True))
+
+        containers = []
+        for launch in node_launches:
+            container = ContainerLaunch(
                 node=launch.node,
                 argv=launch.argv,
                 cwd=launch.cwd,
                 env={**launch.env, "CLOUDTRAIN_MASTER_PORT": str(MASTER_PORT)},
                 secrets=launch.secrets,
                 host=hosts[launch.node],
-                binds=(*_run_binds(plan, launch.node, layout), *shared),
+                binds=tuple(_run_binds(plan, launch.node, layout) + shared),
             )
-            for launch in node_launches
-        ]
+            containers.append(container)
+
+        address = image.address if image else plan.target.image_address
         return self._request(
             plan,
             containers,
-            image=image.address if image else plan.target.image_address,
+            image=address,
             shm_bytes=config.shm_bytes,
             memory_bytes=config.memory_bytes,
         )
@@ -176,7 +178,8 @@ class DockerProvider(LocalBackend):
         """
         from cloudtrain.providers.docker.emulator import remove_leftovers
 
-        return "; ".join(part for part in (super().end_orphans(run), remove_leftovers(run)) if part)
+        notes = (super().end_orphans(run), remove_leftovers(run))
+        return "; ".join(filter(None, notes))
 
 
 def _shm_bytes(settings: Settings, spec: JobSpec) -> int:
@@ -203,7 +206,8 @@ def _run_binds(plan: Plan, node: int, layout: Layout) -> list[Bind]:
         layout.checkpoints: paths.checkpoints,
     }
     binds = [Bind(source=str(path), target=target) for target, path in paths_by_target.items()]
-    return [*binds, Bind(source=str(paths.job_file), target=layout.job_file, read_only=True)]
+    binds.append(Bind(source=str(paths.job_file), target=layout.job_file, read_only=True))
+    return binds
 
 
 def _input_path(name: str, place: str, plan: Plan) -> str:
