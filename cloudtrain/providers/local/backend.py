@@ -117,13 +117,14 @@ class LocalBackend(Provider):
             with storing(paths.published):
                 make_private_folder(paths.published)
 
-        argv = [str(run.path), str(archive), *lifeline()]
+        argv = [*run_module("local.supervisor"), str(run.path), str(archive)]
+        argv += lifeline()
         with (
             storing(paths.supervisor_log),
             open(paths.supervisor_log, "wb", opener=private_opener) as log,
         ):
             process = subprocess.Popen(
-                [*run_module("local.supervisor"), *argv],
+                argv,
                 cwd=run.path,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -181,8 +182,10 @@ class LocalBackend(Provider):
             since = last_heartbeat(run.path)
             if state.phase == phase:
                 return []
+            if since <= 0:
+                since = time_now
 
-            return [_phase(time_now, phase, since if since > 0 else time_now)]
+            return [_phase(time_now, phase, since)]
 
         reason = UNSTARTED
         if given_up:
@@ -231,11 +234,12 @@ class LocalBackend(Provider):
         """Return the run's own folders that are not empty."""
         paths = RunPaths(run.path)
         folders = {"model": paths.model, "output": paths.output, "checkpoints": paths.checkpoints}
-        return {
-            name: str(path)
-            for name, path in folders.items()
-            if _is_own_folder(path) and any(path.iterdir())
-        }
+        artifacts = {}
+        for name, path in folders.items():
+            if _is_own_folder(path) and any(path.iterdir()):
+                artifacts[name] = str(path)
+
+        return artifacts
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:
         """Return the path of the checkpoint folder; empty if there are none."""
@@ -257,7 +261,9 @@ class LocalBackend(Provider):
             if source.is_symlink():  # the job has replaced the folder by a link
                 note(f"{name} was left out: a link in place of the folder ({source.readlink()})")
             elif name in self.artifacts(run, state):
-                roots = (f"{self.container_root}/{name}",) if self.container_root else ()
+                roots: tuple[str, ...] = ()
+                if self.container_root:
+                    roots = (f"{self.container_root}/{name}",)
                 if copy_results(source, folder / name, roots, note):
                     copied.append(name)
 

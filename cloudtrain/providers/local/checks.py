@@ -28,6 +28,19 @@ FEW_PROCESSES = 16
 MAX_PROCESSES_PER_CORE = 4
 """Limits above which a plan warns that processes crowd the machine."""
 
+OLDEST_PYTHON = "3.10"
+"""Oldest Python of a job, as the launcher requires it."""
+
+MIN_FREE_BYTES = 2 * 10**9
+"""Space for a run's source, logs and a few checkpoints of a small model."""
+
+MIN_DRIVERS: Mapping[int, str] = {11: "450.80.02", 12: "525.60.13", 13: "580"}
+"""Major version of CUDA -> its oldest driver (NVIDIA, "CUDA Compatibility")."""
+
+_CUDA_WHEELS = (
+    "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130"
+)
+
 
 def host_rules(plan: Plan) -> list[Issue]:
     """Return problems found on the disk and in the environment. Start no process."""
@@ -44,7 +57,9 @@ def host_rules(plan: Plan) -> list[Issue]:
 
     cores = plan.host.config_as(LocalConfig).cores
     issues += crowding_rules(plan, cores)
-    return [*issues, *gpu_rules(plan, plan.gpus, "per node"), *location_checks(plan)]
+    issues += gpu_rules(plan, plan.gpus, "per node")
+    issues += location_checks(plan)
+    return issues
 
 
 def crowding_rules(plan: Plan, cores: int) -> list[Issue]:
@@ -53,8 +68,11 @@ def crowding_rules(plan: Plan, cores: int) -> list[Issue]:
     if plan.gpus or processes <= max(FEW_PROCESSES, MAX_PROCESSES_PER_CORE * cores):
         return []
 
-    of_machine = f"{cores} core{'s' * (cores != 1)} and {format_size(_memory_bytes())} of memory"
-    message = f"{processes} processes share this machine, which has {of_machine}"
+    unit = "core" if cores == 1 else "cores"
+    memory = format_size(_memory_bytes())
+    message = (
+        f"{processes} processes share this machine, which has {cores} {unit} and {memory} of memory"
+    )
     hint = f"--set resources.nodes=1 --set resources.processes={cores}"
     return [plan.located(warning(message, hint, path=("resources", "processes")))]
 
@@ -74,7 +92,10 @@ def host_checks(plan: Plan, *, starting: bool) -> list[Issue]:
         message = f"{python} is named by {named_by}, so it is not run before a submit"
         return [warning(message, "a Python that CLOUDTRAIN_PYTHON names is run at once")]
 
-    issues = _torch(plan, python) if python != sys.executable else []
+    issues: list[Issue] = []
+    if python != sys.executable:
+        issues = _torch(plan, python)
+
     return issues or gpu_checks(plan, python, plan.gpus, "per node")
 
 
@@ -178,8 +199,13 @@ def _cloud_secret_issue(
 def _without_machine(plan: Plan) -> str:
     """Return flags that undo the spec's GPU or instance type; empty if it names neither."""
     resources = plan.spec.resources
-    chosen = {"gpu": resources.gpu, "instance": resources.instance}
-    return "".join(f" --set resources.{name}=null" for name in chosen if chosen[name])
+    flags = ""
+    if resources.gpu:
+        flags += " --set resources.gpu=null"
+    if resources.instance:
+        flags += " --set resources.instance=null"
+
+    return flags
 
 
 def _torch(plan: Plan, python: str) -> list[Issue]:
@@ -210,23 +236,10 @@ def _torch(plan: Plan, python: str) -> list[Issue]:
 
 def _has_driver() -> bool:
     """Return True if a GPU driver of NVIDIA or WSL is loaded; always True outside Linux."""
-    return sys.platform != "linux" or any(
-        Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg")
-    )
+    if sys.platform != "linux":
+        return True
 
-
-OLDEST_PYTHON = "3.10"
-"""Oldest Python of a job, as the launcher requires it."""
-
-MIN_FREE_BYTES = 2 * 10**9
-"""Space for a run's source, logs and a few checkpoints of a small model."""
-
-MIN_DRIVERS: Mapping[int, str] = {11: "450.80.02", 12: "525.60.13", 13: "580"}
-"""Major version of CUDA -> its oldest driver (NVIDIA, "CUDA Compatibility")."""
-
-_CUDA_WHEELS = (
-    "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130"
-)
+    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
 
 
 def machine_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterator[Check]:  # noqa: ARG001
@@ -337,7 +350,11 @@ def driver_check(gpus: GpuFacts, facts: PythonFacts) -> Check:
             "install a newer driver, or a torch that is built for an older CUDA",
         )
 
-    return question.ok(f"it is {gpus.driver}" + (f", for CUDA {facts.cuda}" if facts.cuda else ""))
+    answer = f"it is {gpus.driver}"
+    if facts.cuda:
+        answer += f", for CUDA {facts.cuda}"
+
+    return question.ok(answer)
 
 
 def disk_check(folder: Path, free: int, *, can_write: bool = True) -> Check:
@@ -360,8 +377,11 @@ def disk_check(folder: Path, free: int, *, can_write: bool = True) -> Check:
 
 
 def _is_too_old(gpus: GpuFacts, facts: PythonFacts) -> bool:
-    oldest = MIN_DRIVERS.get(release(facts.cuda)[0]) if facts.cuda else None
-    return bool(oldest and gpus.driver and release(gpus.driver) < release(oldest))
+    if not facts.cuda or not gpus.driver:
+        return False
+
+    oldest = MIN_DRIVERS.get(release(facts.cuda)[0])
+    return oldest is not None and release(gpus.driver) < release(oldest)
 
 
 def release(version: str) -> tuple[int, ...]:

@@ -29,7 +29,8 @@ def gpu_ids(driver: ctypes.CDLL, choice: str = "") -> list[str]:
             or ask(ctypes.byref(answer), device) != 0
         ):
             return []
-        kind = "MIG" if number < len(choices) and choices[number].startswith("MIG-") else "GPU"
+        is_mig = number < len(choices) and choices[number].startswith("MIG-")
+        kind = "MIG" if is_mig else "GPU"
         uuids.append(f"{kind}-{uuid.UUID(bytes=bytes(answer))}")
 
     return uuids
@@ -37,8 +38,5 @@ def gpu_ids(driver: ctypes.CDLL, choice: str = "") -> list[str]:
 
 if __name__ == "__main__":
     with suppress(OSError):  # no driver, no GPU
-        print(
-            "\n".join(
-                gpu_ids(ctypes.CDLL("libcuda.so.1"), os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-            )
-        )
+        cuda = ctypes.CDLL("libcuda.so.1")
+        print("\n".join(gpu_ids(cuda, os.environ.get("CUDA_VISIBLE_DEVICES", ""))))

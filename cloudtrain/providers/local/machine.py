@@ -14,6 +14,11 @@ from typing import Any
 
 from cloudtrain.runs.provider_config import ProviderConfig
 
+PROBE_SECONDS = 120
+"""Timeout of an import of torch; a cold disk takes most of a minute."""
+SMI_SECONDS = 30
+GPU_SECONDS = 60
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalConfig(ProviderConfig):
@@ -25,12 +30,6 @@ class LocalConfig(ProviderConfig):
     """Cores that this process may use; nodes share them."""
     system: str = ""
     """Name of the system as in `sys.platform`: `linux`, `darwin`."""
-
-
-PROBE_SECONDS = 120
-"""Timeout of an import of torch; a cold disk takes most of a minute."""
-SMI_SECONDS = 30
-GPU_SECONDS = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,13 +71,13 @@ def ask_python(path: str) -> PythonFacts:
             timeout=PROBE_SECONDS,
             check=False,
         )
-        facts: dict[str, Any] = json.loads((completed.stdout.strip().splitlines() or [""])[-1])
+        lines = completed.stdout.strip().splitlines()
+        facts: dict[str, Any] = json.loads(lines[-1] if lines else "")
     except (OSError, subprocess.TimeoutExpired) as error:
         return PythonFacts(path=path, error=str(error))
     except ValueError:
-        return PythonFacts(
-            path=path, error=f"exit code {completed.returncode}: {completed.stderr.strip()[-300:]}"
-        )
+        problem = f"exit code {completed.returncode}: {completed.stderr.strip()[-300:]}"
+        return PythonFacts(path=path, error=problem)
 
     torch = facts["torch"]
     return PythonFacts(
@@ -121,10 +120,14 @@ def visible_gpus(env: Mapping[str, str], python: str = sys.executable) -> tuple[
 
     CUDA numbers GPUs by speed, Docker by their PCI address; UUIDs are the same for both.
     """
-    chosen = {name: value for name, value in env.items() if name.startswith("CUDA_")}
+    variables = dict(os.environ)
+    for name, value in env.items():
+        if name.startswith("CUDA_"):
+            variables[name] = value
+
     answer = subprocess.run(
         [python, str(Path(__file__).with_name("gpu_ids.py"))],
-        env={**os.environ, **chosen},
+        env=variables,
         timeout=GPU_SECONDS,
         check=False,
         capture_output=True,
@@ -135,11 +138,18 @@ def visible_gpus(env: Mapping[str, str], python: str = sys.executable) -> tuple[
 
 def free_bytes(folder: Path) -> int:
     """Return the free space for this user at a folder, which need not exist, in bytes."""
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    disk = os.statvfs(existing)
+    disk = os.statvfs(_existing(folder))
     return disk.f_bavail * disk.f_frsize
 
 
 def can_write(folder: Path) -> bool:
     """Return True if this user may write to a folder, or create it."""
-    return os.access(next(path for path in (folder, *folder.parents) if path.exists()), os.W_OK)
+    return os.access(_existing(folder), os.W_OK)
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or else the nearest one above it that exists."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+
+    return folder

@@ -60,9 +60,11 @@ class Node:
     @property
     def stop_reason(self) -> str:
         """Reason of the stop, if the supervisor did not request it."""
-        return f"node {self.rank} was told to stop" + (
-            f": {self.stopped_by}" if self.stopped_by else ""
-        )
+        reason = f"node {self.rank} was told to stop"
+        if self.stopped_by:
+            reason += f": {self.stopped_by}"
+
+        return reason
 
     def read(self, record: Callable[[Sequence[Event]], None]) -> bool:
         """Process what the launcher has printed; return False if all of it was read.
@@ -144,9 +146,9 @@ def run_outcome(
     """
     errors = [node.error for node in nodes if node.error]
     if nodes and all(node.exit_code == 0 for node in nodes):
-        stopped = next((node for node in nodes if node.stopped), None)
-        if stopped:
-            return Ended(state="stopped", reason=stop_reason or stopped.stop_reason)
+        for node in nodes:
+            if node.stopped:
+                return Ended(state="stopped", reason=stop_reason or node.stop_reason)
 
         return Ended(state="succeeded")
 
@@ -165,11 +167,9 @@ def run_outcome(
         return Ended(state="failed", reason=f"{process_name(cause)} failed", error=cause)
 
     if stop_reason:
-        forced = any(node.forced or node.exit_code == -signal.SIGKILL for node in nodes)
-        return Ended(
-            state="stopped",
-            reason=stop_reason + (" (by force, after the grace period)" if forced else ""),
-        )
+        if any(node.forced or node.exit_code == -signal.SIGKILL for node in nodes):
+            stop_reason += " (by force, after the grace period)"
+        return Ended(state="stopped", reason=stop_reason)
 
     return _unexplained(first_failed)
 

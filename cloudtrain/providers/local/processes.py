@@ -32,6 +32,22 @@ SUPERVISOR_PID = "CLOUDTRAIN_SUPERVISOR_PID"
 STOPPED = 5
 """Exit code of a stopped launcher, and of a process in its place."""
 
+KILL_TIMEOUT_SECONDS = 5
+"""Seconds for killed processes to disappear."""
+
+LOCK_TIMEOUT_SECONDS = 2
+"""Seconds to try for the run's lock: observers hold it briefly, a supervisor for good."""
+
+HEARTBEAT_SECONDS = 5
+SILENCE_SECONDS = 60
+"""Seconds of silence until a supervisor that cannot be inspected counts as dead."""
+
+RUN_DIR_VARIABLE = "CLOUDTRAIN_RUN_DIR"
+"""Variable of every process of a run: its folder, as run ids are not unique."""
+
+_tied: list[int] = []
+"""Process whose runs end with it; its forks do not count."""
+
 
 def run_module(module: str) -> tuple[str, ...]:
     """Return the command that runs `main` of a module of a provider: `local.supervisor`.
@@ -56,10 +72,6 @@ def reap_in_background(process: subprocess.Popen[bytes]) -> None:
 
     threading.Thread(target=wait, daemon=True).start()
     process.returncode = 0
-
-
-_tied: list[int] = []
-"""Process whose runs end with it; its forks do not count."""
 
 
 def end_runs_with_this_process() -> None:
@@ -92,17 +104,6 @@ def read_lifeline(arguments: list[str]) -> ProcessIdentity | None:
         return None
 
     return ProcessIdentity.from_json(json.loads(arguments[0]))
-
-
-KILL_TIMEOUT_SECONDS = 5
-"""Seconds for killed processes to disappear."""
-
-LOCK_TIMEOUT_SECONDS = 2
-"""Seconds to try for the run's lock: observers hold it briefly, a supervisor for good."""
-
-HEARTBEAT_SECONDS = 5
-SILENCE_SECONDS = 60
-"""Seconds of silence until a supervisor that cannot be inspected counts as dead."""
 
 
 class SupervisorState(Enum):
@@ -222,10 +223,6 @@ def has_started(run: Path) -> bool:
         return RunPaths(run).lock.stat().st_size > 0
     except OSError:
         return False
-
-
-RUN_DIR_VARIABLE = "CLOUDTRAIN_RUN_DIR"
-"""Variable of every process of a run: its folder, as run ids are not unique."""
 
 
 def end_orphans(run: Path, timeout_seconds: float = 0) -> int:

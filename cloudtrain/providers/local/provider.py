@@ -45,11 +45,7 @@ class LocalProvider(LocalBackend):
             unused=UNUSED,
             config=LocalConfig(
                 python=settings.get("python") or sys.executable,
-                cores=(
-                    len(os.sched_getaffinity(0))
-                    if hasattr(os, "sched_getaffinity")
-                    else os.cpu_count() or 1
-                ),
+                cores=_usable_cores(),
                 system=sys.platform,
             ),
             origins={"python": settings.origin_beside_job("python")},
@@ -110,11 +106,12 @@ class LocalProvider(LocalBackend):
         )
         nodes = spec.resources.nodes
         per_node = plan.processes
-        # Linux answers on all of 127/8: separate addresses keep the nodes apart, and in order.
         linux = config.system == "linux"
-        addresses = tuple(
-            f"127.0.0.{101 + node}" if linux and nodes > 1 else "127.0.0.1" for node in range(nodes)
-        )
+        addresses = ("127.0.0.1",) * nodes
+        if linux and nodes > 1:
+            # Linux answers on all of 127/8: separate addresses keep the nodes apart, and in order.
+            addresses = tuple(f"127.0.0.{101 + node}" for node in range(nodes))
+
         node_launches = launches(
             plan,
             layout,
@@ -123,6 +120,14 @@ class LocalProvider(LocalBackend):
             threads=max(1, config.cores // (nodes * per_node * plan.context.trials_at_once)),
         )
         return self._request(plan, node_launches)
+
+
+def _usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+
+    return os.cpu_count() or 1
 
 
 PROVIDER = LocalProvider

@@ -17,11 +17,11 @@ def torch_facts() -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001  (a library of CUDA that is missing, or one built for another numpy)
         return {"error": f"{type(error).__name__}: {error}"}
 
-    return {
-        "version": str(torch.__version__),
-        "cuda": torch.version.cuda or "",
-        "gpus": torch.cuda.device_count() if torch.version.cuda else 0,
-    }
+    facts = {"version": str(torch.__version__), "cuda": torch.version.cuda or "", "gpus": 0}
+    if torch.version.cuda:
+        facts["gpus"] = torch.cuda.device_count()
+
+    return facts
 
 
 if __name__ == "__main__":

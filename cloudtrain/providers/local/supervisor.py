@@ -84,7 +84,7 @@ class SupervisedFolder(RunFolder):
         if self.exists():
             self._missed_checks = 0
         else:
-            self._missed_checks = self._missed_checks + 1
+            self._missed_checks += 1
 
         return self._is_removed
 
@@ -150,10 +150,10 @@ class Supervisor:
         try:
             ended = self._run_nodes(started)
         except CloudtrainError as error:
-            ended = Ended(
-                state="failed",
-                reason=error.message + (f" ({error.hint})" if error.hint else ""),
-            )
+            reason = error.message
+            if error.hint:
+                reason += f" ({error.hint})"
+            ended = Ended(state="failed", reason=reason)
         except Exception:  # noqa: BLE001  (a bug of ours: the run must still end, the traceback is kept)
             traceback.print_exc()
             ended = Ended(
@@ -163,7 +163,8 @@ class Supervisor:
         lost_lines = sum(node.lost_lines for node in self.nodes)
         if lost_lines:
             lost = f"log lines lost: {lost_lines} (the disk was full)"
-            ended = ended.replace(reason="; ".join(part for part in (ended.reason, lost) if part))
+            reason = f"{ended.reason}; {lost}" if ended.reason else lost
+            ended = ended.replace(reason=reason)
         for node in self.nodes:
             node.log.close()
             if node.scratch_folder and self.emulator.nodes_on_host:
@@ -216,17 +217,14 @@ class Supervisor:
         port = str(free_port())  # chosen now: a plan cannot know a free one
         inherited = {key: value for key, value in os.environ.items() if self.emulator.inherits(key)}
         for launch in launches:
-            env = {
-                **inherited,
-                **launch.env,
-                "CLOUDTRAIN_MASTER_PORT": port,
-                **{
-                    name: os.environ[location.partition(":")[2]]
-                    for name, location in launch.secrets.items()
-                },
-                SUPERVISOR_PID: str(os.getpid()),
-                RUN_DIR_VARIABLE: str(self.paths.run),
-            }
+            env = dict(inherited)
+            env.update(launch.env)
+            env["CLOUDTRAIN_MASTER_PORT"] = port
+            for name, location in launch.secrets.items():
+                env[name] = os.environ[location.partition(":")[2]]
+
+            env[SUPERVISOR_PID] = str(os.getpid())
+            env[RUN_DIR_VARIABLE] = str(self.paths.run)
             file = log_file(self.paths.run, launch.node).open("ab", buffering=0)
             self.nodes.append(start_node(launch, env, file, umask=self.umask))
 
@@ -321,11 +319,8 @@ class Supervisor:
         """Add notes to the end of the first node's log."""
         if notes and self.nodes:
             time_now = format_timestamp(time.time())
-            self.nodes[0].log.write(
-                "".join(f"{time_now} [node 0] {line}\n" for line in notes).encode(
-                    "utf-8", "replace"
-                )
-            )
+            text = "".join(f"{time_now} [node 0] {line}\n" for line in notes)
+            self.nodes[0].log.write(text.encode("utf-8", "replace"))
 
     def _signal_all(self, signum: int) -> None:
         self.signalled_at = min(self.signalled_at, time.time())
