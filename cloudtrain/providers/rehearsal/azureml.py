@@ -61,16 +61,15 @@ class AzureMLEmulator(ProcessesOfHost):
 
     def prepare(self, archive: Path) -> Sequence[Launch]:
         """Create the working folder of each node; the launches run the command in it."""
-        mounts = {name: str(path) for name, path in self.mount_paths().items()}
         # The shell must not interpret the names of folders, so each path is passed as a variable.
-        variables = {
-            name: f"AZURE_ML_{name.replace('inputs.', 'INPUT_').replace('outputs.', 'OUTPUT_')}"
-            for name in mounts
-        }
-        command = self.job.command_line(
-            {name: f"${variable}" for name, variable in variables.items()}
-        )
-        places = {variables[name]: path for name, path in mounts.items()}
+        places = {}
+        references = {}
+        for name, path in self.mount_paths().items():
+            place = name.replace("inputs.", "INPUT_").replace("outputs.", "OUTPUT_")
+            places[f"AZURE_ML_{place}"] = str(path)
+            references[name] = f"$AZURE_ML_{place}"
+
+        command = self.job.command_line(references)
         machine = machine_variables(self.paths, self.plan)
         published = published_variables(self.paths)
         argv = ("/bin/sh", "-c", command)
@@ -80,9 +79,12 @@ class AzureMLEmulator(ProcessesOfHost):
         for process in self.job.processes:
             folder = self.working_folder(process.node)
             (folder / ARCHIVE).symlink_to(archive)
-            address = self.addresses[process.node]
-            node_variables = {**REHEARSAL_VARIABLES, "CLOUDTRAIN_NODE_ADDR": address}
-            env = {**machine, **process.env, **places, **node_variables, **published}
+            env = dict(machine)
+            env.update(process.env)
+            env.update(places)
+            env.update(REHEARSAL_VARIABLES)
+            env["CLOUDTRAIN_NODE_ADDR"] = self.addresses[process.node]
+            env.update(published)
             launches.append(
                 Launch(
                     node=process.node,
@@ -112,7 +114,10 @@ class AzureMLEmulator(ProcessesOfHost):
             if mount.kind != "uri_file":
                 path.mkdir(parents=True, exist_ok=True)
 
-        return paths | {f"inputs.{mount.name}": self._input(mount) for mount in self.job.inputs}
+        for mount in self.job.inputs:
+            paths[f"inputs.{mount.name}"] = self._input(mount)
+
+        return paths
 
     def working_folder(self, node: int) -> Path:
         """Create a node's working folder with Azure ML's `outputs`; an existing one is emptied."""
@@ -143,8 +148,8 @@ class AzureMLEmulator(ProcessesOfHost):
         if mount.name == RESUME:
             location = self.plan.resume_from
         else:
-            name = next(name for name in self.plan.inputs if input_name(name) == mount.name)
-            location = self.plan.local_input(name) or mount.path
+            names = {input_name(name): name for name in self.plan.inputs}
+            location = self.plan.local_input(names[mount.name]) or mount.path
 
         if "://" not in location and not location.startswith("azureml:"):
             if not Path(location).exists():

@@ -23,6 +23,25 @@ from cloudtrain.runs.paths import RunPaths
 from cloudtrain.source.extract import DAMAGED, Header
 from cloudtrain.source.results import copy_results
 
+HOST_VARIABLES = {
+    "PATH",
+    "HOME",
+    "USER",
+    "LANG",
+    "TMPDIR",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "PYTHONDONTWRITEBYTECODE",
+}
+"""Variables that programs need on this machine, whatever the contract."""
+
+LaunchT = TypeVar("LaunchT", bound=Launch, covariant=True)
+
+_BLOCK = 1 << 20
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmulatedPlan:
@@ -50,7 +69,9 @@ class EmulatedPlan:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> EmulatedPlan:
         """Read a plan from the result of its `to_json`."""
-        target, spec, context = (document.get(name) or {} for name in ("target", "spec", "facts"))
+        target = document.get("target") or {}
+        spec = document.get("spec") or {}
+        context = document.get("facts") or {}
         host = (document.get("host") or target).get("facts") or {}
         return cls(
             provider=document["provider"],
@@ -90,10 +111,13 @@ class EmulatedPlan:
 
     def local_secrets(self) -> dict[str, str]:
         """Return the local locations of secrets, if the spec has any."""
-        places = {
-            name: self._on_this_machine(locations) for name, locations in self.secrets.items()
-        }
-        return {name: location for name, location in places.items() if location}
+        places = {}
+        for name, locations in self.secrets.items():
+            location = self._on_this_machine(locations)
+            if location:
+                places[name] = location
+
+        return places
 
     def _on_this_machine(self, locations: Mapping[str, str]) -> str:
         """Return the spec's location for this machine; empty if it is an address.
@@ -108,9 +132,6 @@ class EmulatedPlan:
 def emulated_plan(run: RunFolder) -> EmulatedPlan:
     """Read the plan of a run. Raise StorageError if it cannot be read."""
     return EmulatedPlan.from_json(run.document(PLAN, {"provider": str, "target.contract": str}))
-
-
-LaunchT = TypeVar("LaunchT", bound=Launch, covariant=True)
 
 
 class Emulator(Protocol[LaunchT]):
@@ -153,13 +174,6 @@ def node_addresses(count: int) -> tuple[str, ...]:
     if count == 1 or sys.platform != "linux":
         return ("127.0.0.1",) * count
     return tuple(f"127.0.{node // 100}.{101 + node % 100}" for node in range(count))
-
-
-HOST_VARIABLES = {
-    *("PATH", "HOME", "USER", "LANG", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"),
-    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PYTHONDONTWRITEBYTECODE"),
-}
-"""Variables that programs need on this machine, whatever the contract."""
 
 
 def machine_variables(paths: RunPaths, plan: EmulatedPlan) -> dict[str, str]:
@@ -238,9 +252,6 @@ def _copy_checkpoints(earlier: Path, into: Path) -> None:
         copy_results(earlier, into, (), print)  # into the supervisor's own log
 
 
-_BLOCK = 1 << 20
-
-
 def unpack(archive: Path, folder: Path) -> None:
     """Extract files, folders and links into `folder`, which is made, or must be empty.
 
@@ -274,9 +285,9 @@ def _extract(archive: Path, folder: Path) -> None:
         # The checksum is at the very end, after what tar reads.
         while stream.read(_BLOCK):
             pass
-        now = time.time()
+        time_now = time.time()
         for member in members:
-            member.mtime = now
+            member.mtime = time_now
         # Python before 3.11.4 lacks the filter.
         tar.extraction_filter = getattr(tarfile, "data_filter", None)
         tar.extractall(folder, members)

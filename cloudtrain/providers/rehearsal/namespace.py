@@ -80,7 +80,10 @@ def _cover_inputs(root: str) -> None:
     changes = os.path.join(os.path.dirname(root), CHANGES)
     shutil.rmtree(changes, ignore_errors=True)  # of an earlier start
     folder = os.path.join(TREE, INPUTS)
-    names = os.listdir(folder) if os.path.isdir(folder) else []
+    names = []
+    if os.path.isdir(folder):
+        names = os.listdir(folder)
+
     root = os.path.realpath(root)
 
     for name in names:
@@ -99,9 +102,8 @@ def _cover(place: str, changes: str) -> None:
     os.makedirs(work)
     files = [os.open(path, os.O_PATH) for path in (place, upper, work)]
     # By number: colons and commas of a path would be a part of the options.
-    options = "lowerdir={},upperdir={},workdir={},userxattr".format(
-        *(f"/proc/self/fd/{number}" for number in files)
-    )
+    paths = [f"/proc/self/fd/{number}" for number in files]
+    options = f"lowerdir={paths[0]},upperdir={paths[1]},workdir={paths[2]},userxattr"
 
     try:
         mount("overlay", place, kind="overlay", options=options)
@@ -184,7 +186,8 @@ def _call(name: str, *arguments: object, paths: tuple[str, ...] = ()) -> None:
     """Call a function of the C library that this Python lacks: mount, and unshare before 3.12."""
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, " ".join([name, *map(repr, paths)]) + f": {os.strerror(number)}")
+        call = " ".join([name, *map(repr, paths)])
+        raise OSError(number, f"{call}: {os.strerror(number)}")
 
 
 def _write(path: str, text: str) -> None:

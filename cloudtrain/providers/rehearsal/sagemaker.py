@@ -40,6 +40,9 @@ from cloudtrain.source.results import copy_results
 # -I -S: a PYTHONPATH or PYTHONHOME of the program must not affect the script that enters the namespace.
 _ENTER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))
 
+FileStates = dict[Path, tuple[int, int]]
+"""Path -> size in bytes, and time of the last change in nanoseconds."""
+
 
 def create_folders(
     job: TrainingJob,
@@ -79,7 +82,7 @@ def hosts_text(hosts: Sequence[str], addresses: Sequence[str]) -> str:
     """Return the content of an /etc/hosts with this machine and the nodes."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     lines += [f"{address} {host}" for host, address in zip(hosts, addresses, strict=True)]
-    return "\n".join([*lines, ""])
+    return "\n".join(lines) + "\n"
 
 
 def has_namespaces() -> bool:
@@ -120,21 +123,15 @@ def command(
 
     `private`: run it in namespaces; otherwise variables name its folder and the nodes' addresses.
     """
+    env = dict(container.env)
     if private:
-        return (*_ENTER, str(root), container.host, str(hosts_file), *container.argv), dict(
-            container.env
-        )
+        enter = (*_ENTER, str(root), container.host, str(hosts_file))
+        return enter + container.argv, env
 
-    return container.argv, {
-        **container.env,
-        "SAGEMAKER_BASE_DIR": str(root),
-        "CLOUDTRAIN_MASTER_ADDR": master,
-        "CLOUDTRAIN_NODE_ADDR": address,
-    }
-
-
-FileStates = dict[Path, tuple[int, int]]
-"""Path -> size in bytes, and time of the last change in nanoseconds."""
+    env["SAGEMAKER_BASE_DIR"] = str(root)
+    env["CLOUDTRAIN_MASTER_ADDR"] = master
+    env["CLOUDTRAIN_NODE_ADDR"] = address
+    return container.argv, env
 
 
 def _with_program(container: NodeContainer) -> NodeContainer:
@@ -163,9 +160,8 @@ class SageMakerEmulator(ProcessesOfHost):
         self.max_runtime_seconds: int | None = self.job.max_runtime_seconds
         self.grace_seconds = self.job.grace_seconds
         self.synced: dict[Path, FileStates] = {}
-        self.roots = [
-            paths.run / "nodes" / str(container.node) / "ml" for container in self.job.containers
-        ]
+        nodes = paths.run / "nodes"
+        self.roots = [nodes / str(container.node) / "ml" for container in self.job.containers]
 
     def inherits(self, variable: str) -> bool:
         """Pass on HOST_VARIABLES and the AWS credentials, which replace the job's role.
@@ -191,7 +187,7 @@ class SageMakerEmulator(ProcessesOfHost):
             strict=True,
         ):
             create_folders(self.job, container, root, paths)
-            argv, env = command(
+            argv, node_env = command(
                 _with_program(container),
                 root,
                 hosts_file=hosts,
@@ -199,7 +195,9 @@ class SageMakerEmulator(ProcessesOfHost):
                 master=addresses[0],
                 private=private,
             )
-            env = {**machine, **env, **published_variables(self.paths)}
+            env = dict(machine)
+            env.update(node_env)
+            env.update(published_variables(self.paths))
             secrets = self.plan.local_secrets()
             launches.append(
                 Launch(
@@ -241,9 +239,8 @@ class SageMakerEmulator(ProcessesOfHost):
         paths = {JOB: self.paths.job_file}
         for channel in self.job.channels:
             if channel.name not in (SOURCE, JOB):
-                resume = self.plan.resume_from
                 if channel.name == RESUME:
-                    location = resume
+                    location = self.plan.resume_from
                 else:
                     location = self.plan.local_input(channel.name)
 
@@ -311,18 +308,17 @@ def _copy(path: Path, target: Path) -> bool:
     try:
         shutil.copyfile(path, draft, follow_symlinks=False)
         os.utime(draft, ns=(before.st_atime_ns, before.st_mtime_ns))
-        after = path.lstat()
-        if (after.st_ino, after.st_size, after.st_mtime_ns) != (
-            before.st_ino,
-            before.st_size,
-            before.st_mtime_ns,
-        ):
+        if _content_id(path.lstat()) != _content_id(before):
             return False
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
 
     return True
+
+
+def _content_id(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _delete(folder: Path, path: Path) -> None:
