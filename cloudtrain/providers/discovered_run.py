@@ -76,7 +76,10 @@ def adopted(
 
     `tags`: ours, without their prefix. `created`: Unix timestamp, or 0.
     """
-    processes = tags.get("processes", "")
+    processes = 1
+    if tags.get("processes", "").isdecimal():
+        processes = int(tags["processes"])
+
     return Submitting(
         adopted=True,
         owner=owner,
@@ -85,7 +88,7 @@ def adopted(
         provider=declaration.name,
         contract=declaration.contract,
         nodes=nodes,
-        processes=int(processes) if processes.isdecimal() else 1,
+        processes=processes,
     )
 
 

@@ -31,10 +31,7 @@ class Deployment:
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of `--json`."""
-        settings = {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in self.settings.items()
-        }
+        settings = {key: _plain(value) for key, value in self.settings.items()}
         return {"settings": settings, "outputs": dict(self.outputs)}
 
 
@@ -81,9 +78,12 @@ class SettingsEdit:
             lineterm="",
             n=1,
         )
-        return [
-            f"{line[0]} {line[1:]}" for line in lines if not line.startswith(("---", "+++", "@@"))
-        ]
+        changed = []
+        for line in lines:
+            if not line.startswith(("---", "+++", "@@")):
+                changed.append(f"{line[0]} {line[1:]}")
+
+        return changed
 
     def write(self) -> None:
         """Replace the file as a whole. Raise StorageError if it cannot be written."""
@@ -110,8 +110,10 @@ def settings_edit(path: Path, settings: Mapping[str, SettingValue]) -> SettingsE
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
+    before = ""
     try:
-        before = read_regular_text(path) if path.exists() else ""
+        if path.exists():
+            before = read_regular_text(path)
         document = tomlkit.parse(before)
     except (OSError, UnicodeDecodeError, TOMLKitError) as error:
         hint = "correct the file, then repeat the command"
@@ -121,12 +123,20 @@ def settings_edit(path: Path, settings: Mapping[str, SettingValue]) -> SettingsE
         table, _, name = key.rpartition(".")
         if table and table not in document:
             document[table] = tomlkit.table()
-        keys: Any = document[table] if table else document
+        keys: Any = document
+        if table:
+            keys = document[table]
         if not isinstance(keys, dict):
             hint = f"remove it, or make it a table: [{table}]"
             raise UsageError(f"{path}: {table} is not a table", hint=hint)
-        plain = list(value) if isinstance(value, tuple) else value
-        if keys.get(name) != plain:
-            keys[name] = plain
+        if keys.get(name) != _plain(value):
+            keys[name] = _plain(value)
 
     return SettingsEdit(path=path, before=before, after=tomlkit.dumps(document))
+
+
+def _plain(value: SettingValue) -> str | list[str]:
+    if isinstance(value, tuple):
+        return list(value)
+
+    return value

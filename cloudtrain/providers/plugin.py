@@ -122,9 +122,11 @@ __all__ = [
     "warning",
 ]
 
-
 _FOLDERS = ("source", "output", "model", "checkpoints")
 _FREE_PORT = """python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'"""
+
+LONGEST_LINE = 1 << 20
+"""Maximum bytes of an unfinished log line; a longer one counts as a line."""
 
 
 def shell_script(
@@ -159,15 +161,11 @@ def shell_script(
         f"mkdir -p {' '.join(_FOLDERS)}",
         f"printf %s {quote(json.dumps(plain_job(plan, keeps_time=True).to_json()))} > job.json",
         f"CLOUDTRAIN_MASTER_PORT=$({_FREE_PORT}); export CLOUDTRAIN_MASTER_PORT",
-        *(f"export {name}={quote(value)}" for name, value in launch.env.items()),
-        *(f"{name}=$({secrets[name]}); export {name}" for name in launch.secrets),
-        f"(cd source && exec {join(launch.argv)})",
     ]
+    lines += [f"export {name}={quote(value)}" for name, value in launch.env.items()]
+    lines += [f"{name}=$({secrets[name]}); export {name}" for name in launch.secrets]
+    lines.append(f"(cd source && exec {join(launch.argv)})")
     return "\n".join(lines) + "\n"
-
-
-LONGEST_LINE = 1 << 20
-"""Maximum bytes of an unfinished log line; a longer one counts as a line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,9 +253,8 @@ class BatchProvider(Provider):
             return
         if status is None:
             reason = f"{self.declaration.label} does not know this job (any more)"
-            yield Observation(
-                events=[events.Ended(time=time.time(), state="failed", reason=reason)]
-            )
+            ended = events.Ended(time=time.time(), state="failed", reason=reason)
+            yield Observation(events=[ended])
             return
         if status.phase != state.phase and not status.has_ended:
             yield Observation(events=[events.Phase(time=time.time(), phase=status.phase)])
@@ -281,9 +278,8 @@ class BatchProvider(Provider):
             return state.has_ended
 
         self.stop_job(run)
-        record(
-            Observation(events=[events.StopRequested(time=time.time(), reason="stop requested")])
-        )
+        stop_requested = events.StopRequested(time=time.time(), reason="stop requested")
+        record(Observation(events=[stop_requested]))
         return True
 
     def fetch(
@@ -309,8 +305,11 @@ class BatchProvider(Provider):
         return existing
 
     def _reconciled(self, run: RunFolder, status: JobStatus | None) -> list[Event]:
-        ref = {"name": run.run_id} if status is not None else None
-        return [*reconcile(run, time.time(), lambda: ref, self.declaration.label)]
+        ref = None
+        if status is not None:
+            ref = {"name": run.run_id}
+
+        return reconcile(run, time.time(), lambda: ref, self.declaration.label)
 
     def _lines(
         self,
@@ -327,9 +326,9 @@ class BatchProvider(Provider):
             stream = f"node-{node}"
             offset = int(positions.get(stream, {}).get("bytes", 0))
             while text := self.read_log(run, node, offset):
-                lines = text[: text.rfind(b"\n") + 1] or (
-                    text if whole or len(text) >= LONGEST_LINE else b""
-                )
+                lines = text[: text.rfind(b"\n") + 1]
+                if not lines and (whole or len(text) >= LONGEST_LINE):
+                    lines = text
                 if not lines:
                     break
                 offset += len(lines)
@@ -373,9 +372,8 @@ def program_output(
 
     is_unknown = completed.returncode in unknown
     outcome = Outcome.UNKNOWN if is_unknown else Outcome.REFUSED
-    complaint = (
-        completed.stderr.decode(errors="replace").strip() or f"exit code {completed.returncode}"
-    )
+    complaint = completed.stderr.decode(errors="replace").strip()
+    complaint = complaint or f"exit code {completed.returncode}"
     raise CloudError(f"{argv[0]}: {complaint}", transient=is_unknown, outcome=outcome)
 
 

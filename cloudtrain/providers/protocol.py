@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec
 
-
 POLL_SECONDS = 5.0
 """Seconds between two calls of `observe`, unless the provider overrides `poll_seconds`."""
 
