@@ -27,6 +27,20 @@ from typing import Literal, NamedTuple
 Keys = tuple[str | int, ...]
 """Path of a value: `("resources", "gpu", 0)`."""
 
+NOTHING_STARTED = "nothing was started"
+"""Text for `Outcome.NOT_STARTED` in messages."""
+
+DENIED = "Denied"
+"""Code of a CloudError for a missing permission if a cloud has several names for it."""
+
+DENIED_CODES = frozenset(
+    {DENIED, "AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"}
+)
+"""All codes for a missing permission."""
+
+NAME_TAKEN = "NameTaken"
+"""Code of a CloudError if a different job has this name."""
+
 
 def dotted(keys: Keys) -> str:
     """Return `resources.gpu[0]` for `("resources", "gpu", 0)`."""
@@ -93,10 +107,6 @@ def nearest(word: str, candidates: Iterable[str], count: int = 1) -> list[str]:
 
     by_lower = {candidate.lower(): candidate for candidate in candidates}
     return [by_lower[match] for match in get_close_matches(word.lower(), by_lower, n=count)]
-
-
-NOTHING_STARTED = "nothing was started"
-"""Text for `Outcome.NOT_STARTED` in messages."""
 
 
 class Outcome(Enum):
@@ -193,18 +203,6 @@ class StorageError(CloudtrainError):
     """The local disk cannot be read or written: full, read-only, not ours."""
 
     exit_code = 4
-
-
-DENIED = "Denied"
-"""Code of a CloudError for a missing permission if a cloud has several names for it."""
-
-DENIED_CODES = frozenset(
-    {DENIED, "AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"}
-)
-"""All codes for a missing permission."""
-
-NAME_TAKEN = "NameTaken"
-"""Code of a CloudError if a different job has this name."""
 
 
 class CloudError(CloudtrainError):

@@ -18,6 +18,30 @@ STRICT = "strict"
 POLICIES = ("warn", STRICT)
 """Values of the setting `policy`."""
 
+DEFAULT_PROVIDER = "local"
+GENERAL: Mapping[str, Setting] = {
+    "provider": Setting("the provider when --provider is not given", default=DEFAULT_PROVIDER),
+    "data_dir": Setting("where runs are kept", "path"),
+    "python": Setting("the Python that local runs use; it must have torch", "path"),
+    "source_limit": Setting("refuse when the source folder is larger", "size", 1_000_000_000),
+    "stop_grace": Setting("local runs: time from the stop signal to the kill", "grace", 30),
+    "image.args": Setting(
+        "arguments of our own image, such as BASE_IMAGE=debian:12-slim", "arguments"
+    ),
+    "image.build_args": Setting("arguments of your own Dockerfile", "arguments"),
+    "confirm": Setting("on a terminal, ask before a job that costs money", "boolean", True),
+    "policy": Setting(
+        "security findings: warn shows them in check, strict refuses the job",
+        "policy",
+        POLICIES[0],
+    ),
+    "prices": Setting("your own price table: CSV, instance_type,usd_per_hour,region,as_of", "path"),
+}
+"""Settings without a provider, by key. Provider settings are in declarations."""
+
+FILE_NAME = "cloudtrain.toml"
+PREFIX = "CLOUDTRAIN_"
+
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
@@ -117,29 +141,6 @@ _READERS: Mapping[SettingKind, Callable[[Any], Any]] = {
     "boolean": _boolean,
     "policy": _policy,
 }
-DEFAULT_PROVIDER = "local"
-GENERAL: Mapping[str, Setting] = {
-    "provider": Setting("the provider when --provider is not given", default=DEFAULT_PROVIDER),
-    "data_dir": Setting("where runs are kept", "path"),
-    "python": Setting("the Python that local runs use; it must have torch", "path"),
-    "source_limit": Setting("refuse when the source folder is larger", "size", 1_000_000_000),
-    "stop_grace": Setting("local runs: time from the stop signal to the kill", "grace", 30),
-    "image.args": Setting(
-        "arguments of our own image, such as BASE_IMAGE=debian:12-slim", "arguments"
-    ),
-    "image.build_args": Setting("arguments of your own Dockerfile", "arguments"),
-    "confirm": Setting("on a terminal, ask before a job that costs money", "boolean", True),
-    "policy": Setting(
-        "security findings: warn shows them in check, strict refuses the job",
-        "policy",
-        POLICIES[0],
-    ),
-    "prices": Setting("your own price table: CSV, instance_type,usd_per_hour,region,as_of", "path"),
-}
-"""Settings without a provider, by key. Provider settings are in declarations."""
-
-FILE_NAME = "cloudtrain.toml"
-PREFIX = "CLOUDTRAIN_"
 
 
 def known_settings(*, third_parties: bool = True) -> dict[str, Setting]:

@@ -18,6 +18,8 @@ from cloudtrain.spec.fields import plain
 from cloudtrain.spec.secrets_in_text import hide_setting
 from cloudtrain.spec.yaml_document import parse_scalar
 
+_OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)(=(?P<value>.*))?", re.DOTALL)
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -114,9 +116,6 @@ def _series_json(series: Series) -> dict[str, Any]:
         "min": series.low[0],
         "max": series.high[0],
     }
-
-
-_OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)(=(?P<value>.*))?", re.DOTALL)
 
 
 def _argument_values(argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

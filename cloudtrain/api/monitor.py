@@ -23,6 +23,12 @@ from cloudtrain_wire.events import Cursor, Event
 MAX_BACKOFF = 16
 """Maximum factor of the provider's interval while a cloud does not answer."""
 
+POLL_SECONDS = 0.05
+MAX_POLL_SECONDS = 0.2
+"""Seconds between two looks at the run folder, at first and after 10 s."""
+EVENT_BATCH_BYTES = 1 << 20
+"""Maximum bytes of the events file in an update."""
+
 
 class RunMonitor:
     """State of a run, updated in place by `refresh`."""
@@ -230,13 +236,6 @@ class LogStream:
             and (self._metrics or not line.kind)
             and (self._pattern is None or self._pattern.search(line.text) is not None)
         )
-
-
-POLL_SECONDS = 0.05
-MAX_POLL_SECONDS = 0.2
-"""Seconds between two looks at the run folder, at first and after 10 s."""
-EVENT_BATCH_BYTES = 1 << 20
-"""Maximum bytes of the events file in an update."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,9 @@ _TORCH = re.compile(r"(torch|torchvision|torchaudio|triton|pytorch-triton|nvidia
 _SHARED = ("cloudtrain_job", "cloudtrain_trainer", "cloudtrain_launcher", "cloudtrain_wire")
 """Modules of every job."""
 
+_SAVES = re.compile(rb"checkpoint|save|output_dir|root_dir", re.IGNORECASE)
+"""Text of a program that saves: its own code, or an argument of a library that does."""
+
 
 def package_issues(plan: Plan) -> list[Issue]:
     """Return warnings about requirements, imports and notebooks; none if the source is gone."""
@@ -199,10 +202,6 @@ def _notebook(plan: Plan, root: Path) -> Iterator[Issue]:
             hint,
             origin=line.place,
         )
-
-
-_SAVES = re.compile(rb"checkpoint|save|output_dir|root_dir", re.IGNORECASE)
-"""Text of a program that saves: its own code, or an argument of a library that does."""
 
 
 def _never_saves(plan: Plan, root: Path) -> Iterator[Issue]:

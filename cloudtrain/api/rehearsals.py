@@ -35,6 +35,8 @@ _WORDS = "job.argv["
 """Prefixes of the program's arguments, by name and as words of the command line."""
 _MAX_VALUE = 40
 
+_PLANNED = f"{TAG_PREFIX}planned"
+
 
 def record_rehearsal(plan: Plan, request: Request) -> None:
     """Record the digest of a rehearsal's request. Raise StorageError if the disk refuses."""
@@ -167,9 +169,6 @@ def _shown(value: Any) -> str:
         return text
 
     return f"{text[:_MAX_VALUE]}…"
-
-
-_PLANNED = f"{TAG_PREFIX}planned"
 
 
 def without_varying(document: Any, run_id: str) -> Any:

@@ -31,6 +31,15 @@ RETRY_SECONDS = 1.0
 STOP_ATTEMPTS = 5
 """Attempts to send a stop, besides the retries of an SDK."""
 
+IGNORE_FILE = ".gitignore"
+_IGNORE_ALL = (
+    "# Fetched by cloudtrain: neither sent with the next job nor committed. Delete this file to"
+    " change that.\n*\n"
+)
+
+MAX_LISTED = 20
+"""Maximum number of left-out files in an error."""
+
 
 class Run:
     """Run on this machine or in a cloud."""
@@ -307,17 +316,6 @@ class Run:
         from cloudtrain.api.submit import plan_again  # only this verb needs spec and plan
 
         return plan_again(self.folder, provider, tuple(overrides), resume_from)
-
-
-IGNORE_FILE = ".gitignore"
-_IGNORE_ALL = (
-    "# Fetched by cloudtrain: neither sent with the next job nor committed. Delete this file to"
-    " change that.\n*\n"
-)
-
-
-MAX_LISTED = 20
-"""Maximum number of left-out files in an error."""
 
 
 def refuse_taken(target: Path, run: str, *, force: bool) -> None:

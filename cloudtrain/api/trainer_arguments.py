@@ -15,6 +15,12 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.source.programs import module_files, names_in
 from cloudtrain.spec.fields import Arguments, read_arguments
 
+Word = tuple[str, Keys]
+"""Word of the command line and its field in the spec."""
+
+OPTIONS = ("--task", "--model", "--data", "--optimizer")
+"""Options of the trainer that take `package.module:factory`."""
+
 
 def trainer_issues(plan: Plan) -> list[Issue]:
     """Return errors about arguments that the trainer would refuse with these ranks.
@@ -51,10 +57,6 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-Word = tuple[str, Keys]
-"""Word of the command line and its field in the spec."""
 
 
 def words_of(args: Arguments) -> list[Word]:
@@ -135,10 +137,6 @@ def _without(words: Sequence[Word], option: str) -> list[Word]:
             remaining.append((word, path))
 
     return remaining
-
-
-OPTIONS = ("--task", "--model", "--data", "--optimizer")
-"""Options of the trainer that take `package.module:factory`."""
 
 
 class Factory(NamedTuple):

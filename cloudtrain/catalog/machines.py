@@ -13,6 +13,21 @@ from functools import cache
 from cloudtrain.catalog import Instance, instances
 from cloudtrain.errors import Issue, Keys, did_you_mean
 
+# Compiled at first use: most plans do not need them.
+_EC2 = r"(?:ml\.)?(?P<series>[a-z]+)(?P<generation>\d+)(?P<options>[a-z]*)(?:-\w+)?\.[\w-]+"
+"""`r`, `5` and `d` of `ml.r5d.large`."""
+_STORAGE_SERIES = ("i", "im", "is", "d", "h", "f", "x", "trn", "gr")
+"""Series that always have local disks, without a letter for it."""
+_STORAGE_FROM = {"p": 5, "g": 5}
+"""Series with local disks from a generation on."""
+_STORAGE_UNTIL = {"c": 3, "m": 3, "r": 3}
+"""Series with local disks up to a generation."""
+_AZURE_ARM = r"(standard|basic)_[a-z]+\d+(-\d+)?[a-z]*p[a-z]*(_|$)"
+"""A small `p` means an ARM processor."""
+_GRACE = r"[_-]g[bh]\d00(_|\.|$)"
+"""NVIDIA's ARM processor: `p6e-gb200.36xlarge`, `Standard_ND128isr_NDR_GB200_v6`."""
+_GPUS = {"aws": r"(ml\.)?(p|g|gr)\d", "azure": r"standard_n"}
+
 
 def select_instances(
     provider: str, *, gpus: int | None, gpu: Sequence[str], named: Sequence[str], default: str
@@ -182,22 +197,6 @@ def _one_per_count(rows: Sequence[Instance]) -> list[Instance]:
         cheapest.setdefault(row.gpus, row)
 
     return [cheapest[count] for count in sorted(cheapest)]
-
-
-# Compiled at first use: most plans do not need them.
-_EC2 = r"(?:ml\.)?(?P<series>[a-z]+)(?P<generation>\d+)(?P<options>[a-z]*)(?:-\w+)?\.[\w-]+"
-"""`r`, `5` and `d` of `ml.r5d.large`."""
-_STORAGE_SERIES = ("i", "im", "is", "d", "h", "f", "x", "trn", "gr")
-"""Series that always have local disks, without a letter for it."""
-_STORAGE_FROM = {"p": 5, "g": 5}
-"""Series with local disks from a generation on."""
-_STORAGE_UNTIL = {"c": 3, "m": 3, "r": 3}
-"""Series with local disks up to a generation."""
-_AZURE_ARM = r"(standard|basic)_[a-z]+\d+(-\d+)?[a-z]*p[a-z]*(_|$)"
-"""A small `p` means an ARM processor."""
-_GRACE = r"[_-]g[bh]\d00(_|\.|$)"
-"""NVIDIA's ARM processor: `p6e-gb200.36xlarge`, `Standard_ND128isr_NDR_GB200_v6`."""
-_GPUS = {"aws": r"(ml\.)?(p|g|gr)\d", "azure": r"standard_n"}
 
 
 def _disks_by_name(instance_type: str) -> bool | None:

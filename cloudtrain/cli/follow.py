@@ -46,6 +46,11 @@ ACTIVITY_SECONDS = 20.0
 FORECAST_SECONDS = 60.0
 """Minimum training time, after the first step, before the forecast is shown."""
 
+MAX_METRICS = 4
+
+_Part = tuple[int, str]
+"""Rank and text of a part; a line that is too long drops the highest ranks."""
+
 
 def follow(
     run: Run,
@@ -271,12 +276,6 @@ class View:
     def _line(self, text: str) -> None:
         self.clear()
         print_message(f"  {one_line(text)}")
-
-
-MAX_METRICS = 4
-
-_Part = tuple[int, str]
-"""Rank and text of a part; a line that is too long drops the highest ranks."""
 
 
 def progress_line(state: RunState, time: float, width: int) -> str:

@@ -37,6 +37,10 @@ MAX_NAME = 40
 """Maximum characters of a metric's name beside its curve."""
 _BARS = "▁▂▃▄▅▆▇█"
 
+_PLACE = re.compile(r"(?P<file>[^\n]+?):(?P<line>\d+)(?::(?P<column>\d+))?")
+_MAX_SOURCE_BYTES = 1_000_000
+MIN_WIDTH = 40
+
 
 def print_message(text: str = "") -> None:
     """Print a message for people on stderr; stdout is for data."""
@@ -202,10 +206,6 @@ def learning_curves(curves: Mapping[str, Sequence[float]]) -> list[str]:
 
 # Errors on a terminal: what is wrong, the marked line of the file, and what to do. Elsewhere an error
 # is one line, `job.yaml:7:3: resources.gpu: …`, for editors and other tools.
-
-_PLACE = re.compile(r"(?P<file>[^\n]+?):(?P<line>\d+)(?::(?P<column>\d+))?")
-_MAX_SOURCE_BYTES = 1_000_000
-MIN_WIDTH = 40
 
 
 def error_lines(error: CloudtrainError, width: int) -> list[str]:

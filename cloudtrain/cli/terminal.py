@@ -54,6 +54,11 @@ _UNSAFE = re.compile(
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RESET = "\x1b[0m"
 
+_LABEL = re.compile(r" *(?:\S+(?: \S+)? {2,})?")
+"""Label of a line, before the text that wraps: `  cost     `, `  ✓ python      `."""
+_COMMANDS = ("cloudtrain ", "pip ", "aws ", "az ", "docker ")
+"""Commands that stay on one line, so that they can be copied."""
+
 
 def printable(text: str) -> str:
     """Escape control characters, except line ends, tabs and our own coloured states."""
@@ -146,12 +151,6 @@ def columns(stream: Any) -> int | None:
     if stream is None or not stream.isatty():
         return None
     return shutil.get_terminal_size().columns
-
-
-_LABEL = re.compile(r" *(?:\S+(?: \S+)? {2,})?")
-"""Label of a line, before the text that wraps: `  cost     `, `  ✓ python      `."""
-_COMMANDS = ("cloudtrain ", "pip ", "aws ", "az ", "docker ")
-"""Commands that stay on one line, so that they can be copied."""
 
 
 def wrapped(line: str, width: int) -> str:

@@ -33,6 +33,11 @@ MAX_LOG_LINES = 200
 DEFAULT_HEIGHT = 40
 """Lines of the screen without a terminal."""
 
+MAX_CURVES = 8
+MIN_LOG_LINES = 4
+STALE_SECONDS = 90.0
+"""Minimum age of a measurement to show the age."""
+
 
 @click.command("top", epilog="Example:\n\n  cloudtrain top")
 @last_run_argument
@@ -87,12 +92,6 @@ def _frame(update: Update, lines: Any, terms: Terms, height: int) -> list[str]:
         return found
 
     return [*found, f"asking again: {update.last_error}"[:width]]
-
-
-MAX_CURVES = 8
-MIN_LOG_LINES = 4
-STALE_SECONDS = 90.0
-"""Minimum age of a measurement to show the age."""
 
 
 def screen(

@@ -45,6 +45,37 @@ _LIBRARY = re.compile(r"(?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d
 
 _PACKAGES = re.compile(r"(?:site|dist)-packages[/\\]")
 
+_MAX_RANKS_NAMED = 8
+
+(
+    EXCEPTION,
+    LINE_FROM_OUTSIDE,
+    SYMPTOM,
+    LINE_OF_SYMPTOM,
+    ERROR_LINE,
+    BARE_EXCEPTION,
+    LINE,
+    WARNING,
+    CONSEQUENCE,
+    LINE_OF_CONSEQUENCE,
+    UNKNOWN_LINE,
+    HARMLESS,
+) = range(12)
+"""Kinds of candidates, the most likely cause first."""
+
+ERROR_LIKE = re.compile(
+    r"\b\w*(Error|Exception)\b(?! ?[=:] ?[\d.]+\b| rate)|\b\w+Failed\b"
+    r"|(?<!\b0 )\b(errors?|fatal|failed|failure|killed|terminated|evicted|abort\w*|panic|denied|mismatch)\b"
+    r"(?! ?[=:] ?[\d.]+\b| rate)|\bE\d{4} ",
+    re.IGNORECASE,
+)
+_FROM_OUTSIDE = re.compile(
+    r"\bXid\b|\bECC\b|\bDBE\b|fallen off the bus|NVLink|NVRM|NCCL WARN|\boom\b|\boom[-_]|OOMKilled"
+    r"|Out of memory: Kill|Memory cgroup|OutOfMemoryHandler|^(slurmstepd|srun|sbatch|salloc): "
+    r"|DUE TO |JobState=|Evicted|[Pp]reempt|NotReady",
+)
+"""Pattern of lines of a kernel, an engine or a scheduler: they say why a process ended."""
+
 
 @dataclass(slots=True)
 class Frame:
@@ -205,38 +236,6 @@ def _raised(match: re.Match[str] | None, frames: tuple[Frame, ...]) -> Raised | 
     if match is None or _HANDED_ON.search(match[2] or ""):
         return False
     return Raised(match[1].rpartition(".")[2], (match[2] or "")[:500], frames)
-
-
-_MAX_RANKS_NAMED = 8
-
-(
-    EXCEPTION,
-    LINE_FROM_OUTSIDE,
-    SYMPTOM,
-    LINE_OF_SYMPTOM,
-    ERROR_LINE,
-    BARE_EXCEPTION,
-    LINE,
-    WARNING,
-    CONSEQUENCE,
-    LINE_OF_CONSEQUENCE,
-    UNKNOWN_LINE,
-    HARMLESS,
-) = range(12)
-"""Kinds of candidates, the most likely cause first."""
-
-ERROR_LIKE = re.compile(
-    r"\b\w*(Error|Exception)\b(?! ?[=:] ?[\d.]+\b| rate)|\b\w+Failed\b"
-    r"|(?<!\b0 )\b(errors?|fatal|failed|failure|killed|terminated|evicted|abort\w*|panic|denied|mismatch)\b"
-    r"(?! ?[=:] ?[\d.]+\b| rate)|\bE\d{4} ",
-    re.IGNORECASE,
-)
-_FROM_OUTSIDE = re.compile(
-    r"\bXid\b|\bECC\b|\bDBE\b|fallen off the bus|NVLink|NVRM|NCCL WARN|\boom\b|\boom[-_]|OOMKilled"
-    r"|Out of memory: Kill|Memory cgroup|OutOfMemoryHandler|^(slurmstepd|srun|sbatch|salloc): "
-    r"|DUE TO |JobState=|Evicted|[Pp]reempt|NotReady",
-)
-"""Pattern of lines of a kernel, an engine or a scheduler: they say why a process ended."""
 
 
 @dataclass(slots=True)

@@ -39,6 +39,14 @@ Confidence = Literal["high", "low", "none"]
 `high`: a rule names the cause; `low`: only a symptom or a consequence; `none`: no rule.
 """
 
+MAX_LINES_OF_SUCCESS = 50_000
+"""Maximum lines to read of the last successful run of a job."""
+
+_RIGHTS_OF_JOBS = ("aws-denied", "azure-denied", "azure-storage-denied")
+"""Rules about missing rights of the job's role or identity."""
+
+MAX_REASON_CHARS = 4_000
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
@@ -289,10 +297,6 @@ def _better(own: Candidate, cause: Cause, search: Search) -> Candidate | None:
     return None if has_own_message and best.kind < LINE_FROM_OUTSIDE else best
 
 
-MAX_LINES_OF_SUCCESS = 50_000
-"""Maximum lines to read of the last successful run of a job."""
-
-
 def _lines_of_success(folder: RunFolder) -> frozenset[str]:
     """Return the shapes of the lines that the last successful run of the same job printed."""
     runs = summaries(RunStore(folder.path.parents[1]))
@@ -349,10 +353,6 @@ def _of_refusal(diagnosis: Diagnosis, state: RunState, hint: str) -> Diagnosis:
     return Diagnosis(cause=state.reason, confidence="high" if hint else "none", remedy=remedy)
 
 
-_RIGHTS_OF_JOBS = ("aws-denied", "azure-denied", "azure-storage-denied")
-"""Rules about missing rights of the job's role or identity."""
-
-
 def run_evidence(folder: RunFolder, state: RunState) -> Iterator[Evidence]:
     """Yield evidence of a run's end besides the launcher's error: the platform's reason, logs."""
     ended = folder.last_event(Ended)
@@ -366,9 +366,6 @@ def run_evidence(folder: RunFolder, state: RunState) -> Iterator[Evidence]:
         yield from evidence_of(
             line.text, f"node-{line.node}.log", numbers[line.node], line.rank, line.node
         )
-
-
-MAX_REASON_CHARS = 4_000
 
 
 def _line_of(cause: Cause) -> Evidence:

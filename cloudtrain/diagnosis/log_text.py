@@ -19,6 +19,45 @@ MAX_CHARS = 2_000
 _MAX_BINARY = 0.04
 """Maximum share of control characters in text; in random bytes it is a tenth."""
 
+_ESCAPES = re.compile(
+    r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]"
+    # colours as notebooks and shells write them
+    r"|(?:#033|\^\[|\\x1b|\\033|\\u001b|\?)\[\d{0,3}(?:;\d{1,3}){0,4}m"
+)
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+")
+_BINARY = re.compile("[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f]")
+"""Control characters of binary data; progress bars contain backspaces."""
+_TIME = r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?"
+_PREFIX = re.compile(
+    rf"(?:{_TIME}|\[(?:rank|default|local rank )? ?(?P<a>\d+)\]:?"  # [rank3]: [3]: [default3]:
+    # mpirun's [1,3]<stderr>:, SageMaker's
+    r"|\[\d+,(?:mpirank:)?(?P<b>\d+)(?:,[\w-]{1,40})?\]<std(?:out|err)>:?"
+    r"|rank ?(?P<c>\d+):(?= )|(?P<d>\d{1,6}):(?= )"  # srun -l
+    # docker compose, SageMaker's local mode
+    r"|\[node (?P<n>\d+)\]|(?:algo|node|worker|master|ip)-[\w.-]{1,80} ?\|"
+    # Kubeflow, Ray
+    r"|\[[\w-]+-(?:worker|master|launcher)-\d+\]|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)"
+    # accelerate test, Kubernetes
+    r"|\[(?:torchrun|std(?:out|err))\]|std(?:out|err):(?= )|std(?:out|err) [FP](?= )"
+    r"|(?:(?:node|worker|host|ip)-?\d[\w.-]{0,60}|(?:\d{1,3}\.){3}\d{1,3}):(?= )"  # pdsh
+    r"|\| ?\d{13} ?\||[\w.-]{1,200}/algo-\d+-\d+(?= )"  # aws logs, aws logs tail
+    r")[ \t]?"
+)
+_MAX_PREFIXES = 6
+_RANK_TOLD = re.compile(r"\[[^\]]{0,80}\bRank (\d{1,6})\]")  # torch's own: [PG 0 Rank 3]
+
+HEAD_BYTES = 16 << 20
+TAIL_BYTES = 48 << 20
+"""Bytes to read at the beginning and at the end of a larger log."""
+_BLOCK = 1 << 16
+_MAX_LINE = 4 * MAX_CHARS
+_GZIP = b"\x1f\x8b"
+_MESSAGE = re.compile(r'"(?:message|log|msg|textPayload)"\s*:\s*("(?:[^"\\]|\\.)*)(?:"|\\?$)')
+"""Message in a record of CloudWatch, Docker, or a logging library; the last one may be cut off."""
+_LEVEL = re.compile(
+    r'"(?:level|levelname|severity)"\s*:\s*"(debug|info|warn(?:ing)?)"', re.IGNORECASE
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -49,34 +88,6 @@ class Evidence:
             return who
 
         return f"{who}, {where}"
-
-
-_ESCAPES = re.compile(
-    r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]"
-    # colours as notebooks and shells write them
-    r"|(?:#033|\^\[|\\x1b|\\033|\\u001b|\?)\[\d{0,3}(?:;\d{1,3}){0,4}m"
-)
-_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+")
-_BINARY = re.compile("[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f]")
-"""Control characters of binary data; progress bars contain backspaces."""
-_TIME = r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?"
-_PREFIX = re.compile(
-    rf"(?:{_TIME}|\[(?:rank|default|local rank )? ?(?P<a>\d+)\]:?"  # [rank3]: [3]: [default3]:
-    # mpirun's [1,3]<stderr>:, SageMaker's
-    r"|\[\d+,(?:mpirank:)?(?P<b>\d+)(?:,[\w-]{1,40})?\]<std(?:out|err)>:?"
-    r"|rank ?(?P<c>\d+):(?= )|(?P<d>\d{1,6}):(?= )"  # srun -l
-    # docker compose, SageMaker's local mode
-    r"|\[node (?P<n>\d+)\]|(?:algo|node|worker|master|ip)-[\w.-]{1,80} ?\|"
-    # Kubeflow, Ray
-    r"|\[[\w-]+-(?:worker|master|launcher)-\d+\]|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)"
-    # accelerate test, Kubernetes
-    r"|\[(?:torchrun|std(?:out|err))\]|std(?:out|err):(?= )|std(?:out|err) [FP](?= )"
-    r"|(?:(?:node|worker|host|ip)-?\d[\w.-]{0,60}|(?:\d{1,3}\.){3}\d{1,3}):(?= )"  # pdsh
-    r"|\| ?\d{13} ?\||[\w.-]{1,200}/algo-\d+-\d+(?= )"  # aws logs, aws logs tail
-    r")[ \t]?"
-)
-_MAX_PREFIXES = 6
-_RANK_TOLD = re.compile(r"\[[^\]]{0,80}\bRank (\d{1,6})\]")  # torch's own: [PG 0 Rank 3]
 
 
 def evidence_of(
@@ -138,19 +149,6 @@ def _without_prefixes(text: str) -> tuple[str, int | None, int | None]:
         rank = int(rank_match[1])
 
     return text[at:], rank, node
-
-
-HEAD_BYTES = 16 << 20
-TAIL_BYTES = 48 << 20
-"""Bytes to read at the beginning and at the end of a larger log."""
-_BLOCK = 1 << 16
-_MAX_LINE = 4 * MAX_CHARS
-_GZIP = b"\x1f\x8b"
-_MESSAGE = re.compile(r'"(?:message|log|msg|textPayload)"\s*:\s*("(?:[^"\\]|\\.)*)(?:"|\\?$)')
-"""Message in a record of CloudWatch, Docker, or a logging library; the last one may be cut off."""
-_LEVEL = re.compile(
-    r'"(?:level|levelname|severity)"\s*:\s*"(debug|info|warn(?:ing)?)"', re.IGNORECASE
-)
 
 
 def read_log(file: IO[bytes], source: str, notes: list[str]) -> Iterator[Evidence]:

@@ -15,6 +15,13 @@ Restart = Literal["retry", "never", "after a change"]
 change`: the same job would fail again.
 """
 
+SAGEMAKER_TRUST = "the role (aws.role) must trust sagemaker.amazonaws.com: look at its trust policy"
+
+KILLED_FROM_OUTSIDE = (
+    "the engine saw no process of this container killed for want of memory: somebody or something"
+    " sent the signal (docker kill, docker stop, kill -9)"
+)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
@@ -69,14 +76,6 @@ def _joined(patterns: tuple[str, ...]) -> re.Pattern[str]:
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
-
-
-SAGEMAKER_TRUST = "the role (aws.role) must trust sagemaker.amazonaws.com: look at its trust policy"
-
-KILLED_FROM_OUTSIDE = (
-    "the engine saw no process of this container killed for want of memory: somebody or something"
-    " sent the signal (docker kill, docker stop, kill -9)"
-)
 
 
 def sagemaker_quota(message: str) -> str:

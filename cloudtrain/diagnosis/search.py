@@ -95,6 +95,20 @@ _NOTEBOOK_HEADER = re.compile(
 )
 """Pattern of a notebook's first line of a traceback, which names the exception."""
 
+_NUMBERS_MATTER = (
+    "Xid",
+    "exit",
+    "Exit",
+    "signal",
+    "Signal",
+    "GPUs",
+    "code ",
+    "status",
+    "Errno",
+    "Process ",
+)
+"""Marks of lines whose numbers distinguish them."""
+
 
 @dataclass(slots=True)
 class _Rank:
@@ -372,21 +386,6 @@ class Search:
             return
         if key in rank.candidates or len(rank.candidates) < MAX_CANDIDATES:
             rank.candidates[key] = candidate
-
-
-_NUMBERS_MATTER = (
-    "Xid",
-    "exit",
-    "Exit",
-    "signal",
-    "Signal",
-    "GPUs",
-    "code ",
-    "status",
-    "Errno",
-    "Process ",
-)
-"""Marks of lines whose numbers distinguish them."""
 
 
 def shape(text: str) -> str:

@@ -34,7 +34,6 @@ LEAST_SECONDS = 1.0
 BUSY_GPU_PERCENT = 40.0
 """Minimum use of a GPU that does not wait for its host."""
 
-
 TOLD_FROM_SECONDS = 60.0
 """Least duration of training for a verdict at the end of a run."""
 
@@ -44,6 +43,15 @@ TOLD_FROM_SHARE = 0.2
 
 SAVING_GOAL = 0.02
 """Goal for the share of the time that saving takes."""
+
+_HOOK = "to measure it, add: from cloudtrain_job import timed; for batch in timed(loader): ..."
+
+_DOING = {
+    "data": "it waits for its data",
+    "compute": "its forward and backward passes take longer",
+    "optimizer": "its optimizer takes longer",
+    "other": "it does something else between its steps",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -242,9 +250,6 @@ def _without_times(
     )
 
 
-_HOOK = "to measure it, add: from cloudtrain_job import timed; for batch in timed(loader): ..."
-
-
 def _idle_gpu_share(utilization: Utilization | None) -> float:
     percent = utilization.gpu_percent if utilization else None
     if percent is not None and percent < BUSY_GPU_PERCENT:
@@ -255,14 +260,6 @@ def _idle_gpu_share(utilization: Utilization | None) -> float:
 
 def _mean_share(totals: Ranks, phase: str) -> float:
     return sum(sums.share(phase) for sums in totals.values()) / len(totals)
-
-
-_DOING = {
-    "data": "it waits for its data",
-    "compute": "its forward and backward passes take longer",
-    "optimizer": "its optimizer takes longer",
-    "other": "it does something else between its steps",
-}
 
 
 def sentence_for(

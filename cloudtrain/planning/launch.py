@@ -24,6 +24,16 @@ PACKAGES_DIR = "CLOUDTRAIN_PACKAGES_DIR"
 PUBLISHED = "CLOUDTRAIN_PUBLISHED"
 """Variable with the folder that the client publishes files in."""
 
+ARGUMENT = "$argv"
+LONG_TEXT = 200
+"""Minimum length of a value that refers to an argument by the key above."""
+
+CLOUD_FIELDS = (
+    *("resources.gpu", "resources.instance", "resources.spot", "resources.disk"),
+    *("limits.max_wait", "limits.max_cost", "limits.retries", "checkpoints.uri", "tags"),
+)
+"""Fields of the spec without effect on machines that are not rented."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
@@ -112,11 +122,6 @@ class Request:
     """Request in the platform's format: plain JSON."""
     job: JobDocument
     """Document for the launcher of every node, sent with the request."""
-
-
-ARGUMENT = "$argv"
-LONG_TEXT = 200
-"""Minimum length of a value that refers to an argument by the key above."""
 
 
 def job_document(plan: Plan) -> JobDocument:
@@ -235,13 +240,6 @@ class Layout(NamedTuple):
     """File that stops the job, for platforms without SIGTERM; empty: none."""
     published: str = ""
     """Folder of files that the client publishes for a trial; empty: none."""
-
-
-CLOUD_FIELDS = (
-    *("resources.gpu", "resources.instance", "resources.spot", "resources.disk"),
-    *("limits.max_wait", "limits.max_cost", "limits.retries", "checkpoints.uri", "tags"),
-)
-"""Fields of the spec without effect on machines that are not rented."""
 
 
 def plain_job(plan: Plan, *, keeps_time: bool = False) -> JobDocument:

@@ -19,6 +19,9 @@ from cloudtrain.settings import Settings
 if TYPE_CHECKING:
     from cloudtrain.spec.model import JobSpec
 
+CHEAPER = 0.95
+"""Price ratio below which a machine counts as cheaper. Tables are not more exact."""
+
 
 def machine_choice(
     settings: Settings,
@@ -64,10 +67,6 @@ def _elsewhere(
         return offer(row, market)
 
     return None
-
-
-CHEAPER = 0.95
-"""Price ratio below which a machine counts as cheaper. Tables are not more exact."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

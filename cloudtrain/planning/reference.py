@@ -22,6 +22,17 @@ ACR = re.compile(r"[a-z0-9]+(-[a-z0-9]+)?(\.[a-z0-9]+\.geo)?\.azurecr\.(io|cn|us
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 DOCKER_HUB = "docker.io"
 
+TOKEN_USER = "00000000-0000-0000-0000-000000000000"  # noqa: S105
+"""User name that Azure's registries expect with a token as the password."""
+
+MANIFEST_TYPES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+"""Media types of image manifests, for one architecture or several."""
+
 
 class Address(NamedTuple):
     """Parts of an image's address, by the distribution specification."""
@@ -68,18 +79,6 @@ def without_tag(text: str) -> str:
 def is_loopback(registry: str) -> bool:
     """Return whether a registry is on this machine, where engines use plain HTTP."""
     return re.fullmatch(r"(127\.[\d.]+|localhost|\[::1\])(:\d+)?", registry) is not None
-
-
-TOKEN_USER = "00000000-0000-0000-0000-000000000000"  # noqa: S105
-"""User name that Azure's registries expect with a token as the password."""
-
-MANIFEST_TYPES = (
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-    "application/vnd.oci.image.manifest.v1+json",
-    "application/vnd.docker.distribution.manifest.v2+json",
-)
-"""Media types of image manifests, for one architecture or several."""
 
 
 @dataclass(frozen=True, slots=True)

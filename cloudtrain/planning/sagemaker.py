@@ -22,6 +22,9 @@ FOLDERS = ("input/config", "input/data", "model", "output/data", "code")
 DEFAULT_MAX_RUNTIME_SECONDS = 86_400
 _GROUP = "homogeneousCluster"
 
+FILE_SYSTEMS = {"fsx": "FSxLustre", "efs": "EFS"}
+"""Scheme of our URIs -> FileSystemType."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Channel:
@@ -182,10 +185,6 @@ def instance_of(resources: Mapping[str, Any]) -> tuple[str, int]:
 def _channel(item: Mapping[str, Any], algorithm: Mapping[str, Any]) -> Channel:
     mode = item.get("InputMode", algorithm["TrainingInputMode"])
     return Channel(name=item["ChannelName"], uri=_uri(item["DataSource"]), mode=mode)
-
-
-FILE_SYSTEMS = {"fsx": "FSxLustre", "efs": "EFS"}
-"""Scheme of our URIs -> FileSystemType."""
 
 
 def is_file_system(uri: str) -> bool:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 CLOUD_PLATFORM = "linux/amd64"
 """Platform of all machines of both clouds, except those with NVIDIA's processors."""
 
+_FABRIC_ARGS = {"efa": "WITH_EFA=1", "infiniband": "WITH_TOPOLOGY=1"}
+"""Network between nodes -> argument of our image for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedImage:
@@ -62,10 +65,6 @@ def select_image(image: str | Mapping[str, str], provider: str) -> ImageSelectio
     if "build" in image:
         return ImageSelection(("image", "build"), image["build"])
     return ImageSelection(("image", provider), image.get(provider, "auto"))
-
-
-_FABRIC_ARGS = {"efa": "WITH_EFA=1", "infiniband": "WITH_TOPOLOGY=1"}
-"""Network between nodes -> argument of our image for it."""
 
 
 class ImageMachines(NamedTuple):

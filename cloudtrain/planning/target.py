@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from cloudtrain.planning.machine_choice import MachineChoice
     from cloudtrain.planning.selection import PlannedImage
 
+_PLAIN_FIELDS = (
+    *("provider", "contract", "where", "max_nodes", "grace_seconds", "unused"),
+    *("tries_all_instances", "cluster", "origins", "gpus"),
+)
+"""Fields that are plain JSON already."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
@@ -95,18 +101,11 @@ class Target:
             facts["borrowed"] = list(self.borrowed)
 
         return {
-            **{name: getattr(self, name) for name in _PLAIN},
+            **{name: getattr(self, name) for name in _PLAIN_FIELDS},
             "facts": facts,
             "quote": asdict(self.cost_estimate) if self.cost_estimate else None,
             "choice": asdict(self.choice) if self.choice else None,
         }
-
-
-_PLAIN = (
-    *("provider", "contract", "where", "max_nodes", "grace_seconds", "unused"),
-    *("tries_all_instances", "cluster", "origins", "gpus"),
-)
-"""Fields that are plain JSON already."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

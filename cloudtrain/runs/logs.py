@@ -21,6 +21,22 @@ from cloudtrain_wire.events import CLIENT, EVENT_TYPES, Event, Metrics, Progress
 Positions = Mapping[str, Mapping[str, Any]]
 """Position in each log of a job, by the log's name in its cloud."""
 
+RESERVED_EVENTS = tuple(name for name, event in EVENT_TYPES.items() if event.WRITER == CLIENT)
+"""Event types that only the client may write. Printed ones are ignored."""
+
+EVENT_MARK = b"::cloudtrain:: "
+
+TIMESTAMP_CHARACTERS = 24
+
+_TAG = re.compile(
+    r"\[(?:(rank \d+|node \d+)(?: (metrics|progress))?|(local rank \d+|torchrun))\] ?"
+)
+
+_LOG_FILE = re.compile(r"node-(0|[1-9][0-9]{0,5})\.log")
+
+BATCH_LINES = 10_000
+BATCH_CHARACTERS = 1 << 22
+
 
 class LogPart(NamedTuple):
     """Lines of one log and the position after them."""
@@ -47,14 +63,6 @@ Record = Callable[[Observation], None]
 """Writer of an observation to disk and state. May raise StorageError."""
 
 
-RESERVED_EVENTS = tuple(name for name, event in EVENT_TYPES.items() if event.WRITER == CLIENT)
-"""Event types that only the client may write. Printed ones are ignored."""
-
-EVENT_MARK = b"::cloudtrain:: "
-
-TIMESTAMP_CHARACTERS = 24
-
-
 @dataclass(frozen=True, slots=True)
 class LogLine:
     """A line of a job's log."""
@@ -75,11 +83,6 @@ class LogLine:
             return None
 
         return int(self.source[5:])
-
-
-_TAG = re.compile(
-    r"\[(?:(rank \d+|node \d+)(?: (metrics|progress))?|(local rank \d+|torchrun))\] ?"
-)
 
 
 def log_line(time: float, node: int, raw: str) -> LogLine:
@@ -174,12 +177,6 @@ class LogReader:
             line = _parse_line(raw, node)
             at = line.time or at  # a line without a timestamp stays after the one before it
             yield at, path, offset, line
-
-
-_LOG_FILE = re.compile(r"node-(0|[1-9][0-9]{0,5})\.log")
-
-BATCH_LINES = 10_000
-BATCH_CHARACTERS = 1 << 22
 
 
 def _backwards(node: int, file: IO[bytes], end: int) -> Iterator[tuple[float, LogLine]]:

@@ -39,6 +39,10 @@ WAITING = "waiting for capacity"
 KEPT_POINTS = 500
 """Maximum number of points of a curve, evenly spread over its length."""
 
+_MAX_SEQ = 1 << 63
+
+_PROGRESS_FIELDS = ("epoch", "epochs", "step", "steps", "loss", "samples_per_s", "time")
+
 
 @dataclass(slots=True)
 class Curve:
@@ -68,9 +72,6 @@ class Curve:
             return self.points
 
         return [*self.points, self.latest]
-
-
-_MAX_SEQ = 1 << 63
 
 
 @dataclass(slots=True)
@@ -295,9 +296,6 @@ class RunState:
             "trial_outcome": self.trial_outcome,
             "warnings": self.warnings,
         }
-
-
-_PROGRESS_FIELDS = ("epoch", "epochs", "step", "steps", "loss", "samples_per_s", "time")
 
 
 def _fields(event: Event | None, *names: str) -> dict[str, Any] | None:

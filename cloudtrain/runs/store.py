@@ -42,6 +42,47 @@ SWEEPS = "sweeps"
 _TRIAL = re.compile(r"(.+)(?:-t[0-9]{3,}(?:-[0-9]+)?|-[0-9]{3,}-[0-9a-z]{8}|_[0-9]+)")
 """Second form: training jobs of SageMaker's tuning jobs. Third: children of Azure ML's sweep jobs."""
 
+MAX_INDEX_BYTES = 1 << 28
+"""Limit of the index: lines of about a million runs."""
+
+CLEANUP_FOLDER = "leftovers"
+"""Folder with one entry per run that may have left something outside its own folder."""
+
+_SUMMARY_FIELDS = (
+    "run",
+    "name",
+    "state",
+    "reason",
+    "cause",
+    "provider",
+    "contract",
+    "nodes",
+    "processes",
+    "created",
+    "started",
+    "ended",
+    "owner",
+    "submitted",
+    "kept_until",
+)
+_TIME = (int, float)
+_FIELD_TYPES: dict[str, tuple[type, ...]] = {
+    "nodes": (int,),
+    "processes": (int,),
+    "submitted": (bool,),
+    "created": _TIME,
+    "started": (*_TIME, type(None)),
+    "ended": (*_TIME, type(None)),
+    "kept_until": (*_TIME, type(None)),
+}
+"""Types of a summary's fields; the others are texts."""
+_MISSING = object()
+_MAX_TIMESTAMP = 253_402_300_800
+"""The year 10,000, as a Unix timestamp."""
+
+DAMAGED = "damaged"
+"""Listed state of an unreadable run."""
+
 
 def trial_run_id(sweep_id: str, trial: int, attempt: int) -> str:
     """Return the id of a trial's run: `digits-k2x9-t007`, then `digits-k2x9-t007-2`."""
@@ -76,13 +117,6 @@ def sweep_named(name: str, data_dir: Path, runs: Iterable[str]) -> str:
     begun = [sweep for sweep in sweeps if name and sweep.startswith(name)]
     single_runs = [run for run in runs if run.startswith(name) and sweep_of_run(run, begun) == ""]
     return begun[0] if len(begun) == 1 and not single_runs else ""
-
-
-MAX_INDEX_BYTES = 1 << 28
-"""Limit of the index: lines of about a million runs."""
-
-CLEANUP_FOLDER = "leftovers"
-"""Folder with one entry per run that may have left something outside its own folder."""
 
 
 class RunStore:
@@ -255,42 +289,6 @@ def submitted_at(run: RunFolder) -> int:
         return 0
 
 
-_FIELDS = (
-    "run",
-    "name",
-    "state",
-    "reason",
-    "cause",
-    "provider",
-    "contract",
-    "nodes",
-    "processes",
-    "created",
-    "started",
-    "ended",
-    "owner",
-    "submitted",
-    "kept_until",
-)
-_TIME = (int, float)
-_FIELD_TYPES: dict[str, tuple[type, ...]] = {
-    "nodes": (int,),
-    "processes": (int,),
-    "submitted": (bool,),
-    "created": _TIME,
-    "started": (*_TIME, type(None)),
-    "ended": (*_TIME, type(None)),
-    "kept_until": (*_TIME, type(None)),
-}
-"""Types of a summary's fields; the others are texts."""
-_MISSING = object()
-_MAX_TIMESTAMP = 253_402_300_800
-"""The year 10,000, as a Unix timestamp."""
-
-DAMAGED = "damaged"
-"""Listed state of an unreadable run."""
-
-
 def summaries(store: RunStore) -> list[dict[str, Any]]:
     """Return a summary of every run, newest first. Raise StorageError for the whole folder.
 
@@ -340,7 +338,7 @@ def _belongs(state: RunState) -> bool:
 def summary_of(state: RunState) -> dict[str, Any]:
     """Return the fields of a state for a list. Times are Unix timestamps."""
     state_json = {**state.to_json(), "cause": explain(state) if state.state == "failed" else ""}
-    return {field: state_json[field] for field in _FIELDS}
+    return {field: state_json[field] for field in _SUMMARY_FIELDS}
 
 
 def _damaged(folder: RunFolder, reason: str) -> dict[str, Any]:
@@ -359,7 +357,8 @@ def _is_valid(line: Any) -> bool:
     return (
         isinstance(line, dict)
         and all(
-            isinstance(line.get(field, _MISSING), _FIELD_TYPES.get(field, str)) for field in _FIELDS
+            isinstance(line.get(field, _MISSING), _FIELD_TYPES.get(field, str))
+            for field in _SUMMARY_FIELDS
         )
         and line["state"] in ENDED
         and all(

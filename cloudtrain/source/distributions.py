@@ -97,6 +97,9 @@ _ALONG: dict[str, str] = {
 }
 """Dependencies of a distribution that programs also import directly."""
 
+CONDA_FILES = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml")
+"""Files of the source folder with packages for conda, which are not installed."""
+
 
 def brought_along(names: Collection[str]) -> set[str]:
     """Return the distributions with their dependencies, by normalised names."""
@@ -126,10 +129,6 @@ def distributions_of(module: str) -> list[str]:
     if distributions:
         return distributions.split()
     return [re.sub(r"[-_.]+", "-", module).lower()]
-
-
-CONDA_FILES = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml")
-"""Files of the source folder with packages for conda, which are not installed."""
 
 
 def requested_by(root: Path, file: str) -> Requested:

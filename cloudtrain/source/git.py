@@ -41,6 +41,9 @@ _NO_MATCH = 1
 _COMMIT = re.compile(rb"^# branch\.oid ([0-9a-f]+)$", re.MULTILINE)
 _CHANGED = re.compile(rb"^[^#]", re.MULTILINE)
 
+_SHORT = {".": ".+", "(?P<ps_d>/)": ".+/"}
+"""pathspec's short forms of `*` and `*/` -> expressions that match a whole path."""
+
 
 class GitState(NamedTuple):
     """Checkout around a folder."""
@@ -188,10 +191,6 @@ def _environment() -> dict[str, str]:
         "GIT_NO_LAZY_FETCH": "1",
         "GIT_ALLOW_PROTOCOL": "none",
     }
-
-
-_SHORT = {".": ".+", "(?P<ps_d>/)": ".+/"}
-"""pathspec's short forms of `*` and `*/` -> expressions that match a whole path."""
 
 
 class IgnoreFile:

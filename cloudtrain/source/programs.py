@@ -18,6 +18,9 @@ MAX_CODE_BYTES = 4 << 20
 MAX_NOTEBOOK_BYTES = 64 << 20
 """Limit of a notebook, which may hold pictures."""
 
+MAX_FILES = 300
+"""Maximum files of the source folder to read; the rest of a larger program is skipped."""
+
 
 class ProgramFault(NamedTuple):
     """Reason why a file is not a program."""
@@ -133,10 +136,6 @@ def _read(file: Path, limit: int) -> bytes:
         raise NotAProgram(None) from None
     except OSError as error:
         raise NotAProgram(ProgramFault(f"cannot be read: {error.strerror}")) from None
-
-
-MAX_FILES = 300
-"""Maximum files of the source folder to read; the rest of a larger program is skipped."""
 
 
 class Import(NamedTuple):

@@ -24,6 +24,21 @@ PAYLOAD_FOLDER = ".cloudtrain"
 WARN_BYTES = 100_000_000
 LIMIT_BYTES = 1_000_000_000
 
+_SIZE_ADVICE = "add what the job does not need to .cloudtrainignore, and hand data over as an input"
+
+_MAX_HOPS = 40
+
+# A file that changed this shortly before it was read may change again and keep its timestamps: file
+# systems tick every few milliseconds, some of them every two seconds.
+_RACY_NS = 2_000_000_000
+_CACHE_VERSION = 3
+_BLOCK = 1 << 20
+MAX_CACHE_BYTES = 1 << 30
+"""Maximum size of a cache: the hashes of some millions of files."""
+# A file may turn into a FIFO or a link between being listed and being opened: neither block nor
+# follow.
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
 
 class SourceEntry(NamedTuple):
     """One file or symbolic link of the archive."""
@@ -100,9 +115,6 @@ def refuse_large(root: Path, sizes: Mapping[str, int], limit_bytes: int) -> None
         raise SourceError(message, hint=_SIZE_ADVICE)
 
 
-_SIZE_ADVICE = "add what the job does not need to .cloudtrainignore, and hand data over as an input"
-
-
 def _sizes_in_words(root: Path, sizes: Mapping[str, int], and_limit: str = "") -> str:
     largest = nlargest(3, sizes, key=lambda path: sizes[path])
     listed = ", ".join(f"{path} ({format_size(sizes[path])})" for path in largest)
@@ -112,9 +124,6 @@ def _sizes_in_words(root: Path, sizes: Mapping[str, int], and_limit: str = "") -
         f"the source folder {root} is {total} in {len(sizes)} files{and_limit}; the largest:"
         f" {listed}"
     )
-
-
-_MAX_HOPS = 40
 
 
 def read_link(root: str, path: str) -> str:
@@ -200,18 +209,6 @@ def _parts(target: str) -> list[str]:
     return parts[::-1]
 
 
-# A file that changed this shortly before it was read may change again and keep its timestamps: file
-# systems tick every few milliseconds, some of them every two seconds.
-_RACY_NS = 2_000_000_000
-_VERSION = 3
-_BLOCK = 1 << 20
-MAX_CACHE_BYTES = 1 << 30
-"""Maximum size of a cache: the hashes of some millions of files."""
-# A file may turn into a FIFO or a link between being listed and being opened: neither block nor
-# follow.
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-
-
 def read_content(
     path: str, size: int, sink: Callable[[bytes], object] | None = None, *, follow: bool = False
 ) -> str | None:
@@ -224,7 +221,7 @@ def read_content(
     """
     digest = hashlib.sha256()
     remaining = size
-    fd = os.open(path, _FLAGS if follow else _FLAGS | os.O_NOFOLLOW)
+    fd = os.open(path, _OPEN_FLAGS if follow else _OPEN_FLAGS | os.O_NOFOLLOW)
 
     try:
         # Read one byte more than expected, to notice a file that has grown.
@@ -323,4 +320,4 @@ def _checksum_line(body: bytes) -> bytes:
 
 def _head(root: str) -> list[object]:
     """Return the identity of a cache."""
-    return [_VERSION, os.fsencode(root).hex()]
+    return [_CACHE_VERSION, os.fsencode(root).hex()]

@@ -27,6 +27,65 @@ if TYPE_CHECKING:
 Chain = tuple["IgnoreFile", ...]
 """Ignore files that apply to a folder, the nearest first: it decides."""
 
+_SECRET_NAMES = frozenset(
+    {
+        ".env",
+        ".envrc",
+        ".netrc",
+        "_netrc",
+        ".git-credentials",
+        ".pgpass",
+        ".my.cnf",
+        ".mylogin.cnf",
+        ".pypirc",
+        ".htpasswd",
+        ".dockercfg",
+        ".s3cfg",
+        ".boto",
+        ".databrickscfg",
+        ".vault-token",
+        ".terraformrc",
+        "kaggle.json",
+        "application_default_credentials.json",
+        "client_secret.json",
+        "service_account.json",
+        "service-account.json",
+        "terraform.tfstate",
+        "terraform.tfstate.backup",
+        "id_rsa",
+        "id_dsa",
+        "id_ecdsa",
+        "id_ecdsa_sk",
+        "id_ed25519",
+        "id_ed25519_sk",
+    }
+)
+_SECRET_ENDINGS = (
+    ".pem",
+    ".key",
+    ".p12",
+    ".pfx",
+    ".jks",
+    ".keystore",
+    ".ppk",
+    ".kdbx",
+    ".tfvars",
+    "-credentials.json",
+)
+_EXAMPLE_ENDINGS = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
+"""Endings of examples of a `.env` without secrets."""
+
+_SECRET_FOLDERS = frozenset(
+    {".aws", ".azure", ".ssh", ".gnupg", ".kube", ".gcloud", ".terraform.d"}
+)
+_SECRET_PLACES = (
+    ".docker/config.json",
+    ".config/gcloud",
+    ".config/gh/hosts.yml",
+    ".huggingface/token",
+    ".streamlit/secrets.toml",
+)
+
 
 class _Scope(IntEnum):
     """Rules for the contents of a folder that .cloudtrainignore does not mention."""
@@ -324,71 +383,13 @@ def _rules_above(root: str) -> tuple[str, Chain]:
     return lead, chain
 
 
-_NAMES = frozenset(
-    {
-        ".env",
-        ".envrc",
-        ".netrc",
-        "_netrc",
-        ".git-credentials",
-        ".pgpass",
-        ".my.cnf",
-        ".mylogin.cnf",
-        ".pypirc",
-        ".htpasswd",
-        ".dockercfg",
-        ".s3cfg",
-        ".boto",
-        ".databrickscfg",
-        ".vault-token",
-        ".terraformrc",
-        "kaggle.json",
-        "application_default_credentials.json",
-        "client_secret.json",
-        "service_account.json",
-        "service-account.json",
-        "terraform.tfstate",
-        "terraform.tfstate.backup",
-        "id_rsa",
-        "id_dsa",
-        "id_ecdsa",
-        "id_ecdsa_sk",
-        "id_ed25519",
-        "id_ed25519_sk",
-    }
-)
-_ENDINGS = (
-    ".pem",
-    ".key",
-    ".p12",
-    ".pfx",
-    ".jks",
-    ".keystore",
-    ".ppk",
-    ".kdbx",
-    ".tfvars",
-    "-credentials.json",
-)
-_EXAMPLES = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
-"""Endings of examples of a `.env` without secrets."""
-
-_FOLDERS = frozenset({".aws", ".azure", ".ssh", ".gnupg", ".kube", ".gcloud", ".terraform.d"})
-_PLACES = (
-    ".docker/config.json",
-    ".config/gcloud",
-    ".config/gh/hosts.yml",
-    ".huggingface/token",
-    ".streamlit/secrets.toml",
-)
-
-
 def is_likely_secret(path: str, name: str, is_folder: bool) -> bool:
     """Return True if such a file or folder usually holds secrets. `path`: with slashes."""
     if is_folder:
-        return name in _FOLDERS or path.endswith(_PLACES)
-    if name in _NAMES or name.endswith(_ENDINGS):
+        return name in _SECRET_FOLDERS or path.endswith(_SECRET_PLACES)
+    if name in _SECRET_NAMES or name.endswith(_SECRET_ENDINGS):
         return True
     if name.startswith(".env."):
-        return not name.endswith(_EXAMPLES)
+        return not name.endswith(_EXAMPLE_ENDINGS)
 
-    return path.endswith(_PLACES)
+    return path.endswith(_SECRET_PLACES)

@@ -18,6 +18,8 @@ Problem = tuple[str, str | None]
 
 _LAUNCHERS = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|mpirun|srun|bash|sh)")
 
+_SHELL_WORDS = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1")
+
 
 def program_problem(values: Mapping[str, Any], source: Path) -> Problem | None:
     """Return what is wrong with the entrypoint of a spec and what to write, or None."""
@@ -94,9 +96,6 @@ def _command_problem(entrypoint: str) -> Problem | None:
         return "contains arguments", hint
 
     return None
-
-
-_SHELL_WORDS = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1")
 
 
 def _line_problem(

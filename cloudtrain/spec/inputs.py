@@ -26,6 +26,46 @@ INPUT_TYPES = ("file", "folder", "table", "model", "mlflow_model", "triton_model
 """Values of an input's `type`. Tables and models belong to Azure ML; elsewhere folders."""
 _INPUT_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
 
+OFF = "none"
+CONDA_WAY = (
+    "the nodes do not run conda: list pip packages in requirements.txt; put conda packages into an"
+    " image (image: {build: Dockerfile}); Azure ML installs the conda file that azure.conda names"
+)
+LOCK_WAY = (
+    "pip installs: uv export --frozen --no-emit-project --prune torch -o requirements.txt writes the"
+    " locked versions for it"
+)
+_DEPENDENCY_FILES = (".txt", ".in", ".toml")
+_DEPENDENCY_KEYS = ("file", "packages", "replace_torch")
+_NO_VENDOR = (
+    "use an image that has the packages, or send wheels with the source: --no-index and"
+    " --find-links in requirements.txt"
+)
+_ELSEWHERE = {"conda": CONDA_WAY, "conda_file": CONDA_WAY, "vendor": _NO_VENDOR}
+"""Hints for keys that are not ours, or not any longer."""
+
+MAX_METRICS = 36
+"""SageMaker's limit is 40 (AlgorithmSpecification.MetricDefinitions); the trainer uses four."""
+MAX_PATTERN = 480
+"""SageMaker's limit is 500 characters (MetricDefinition.Regex); the rank needs some."""
+MANY = 20
+"""A repeat above this count is treated as endless."""
+
+TRAINER_METRICS = ("loss", "val_loss", "val_accuracy", "samples_per_s")
+"""Metrics of the shared trainer, which SageMaker receives too."""
+
+_METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/ -]{0,63}")
+_METRIC_EXAMPLE = "for example accuracy: 'Accuracy: ([0-9.]+)'"
+
+_REFUSED_IN_PATTERNS = {
+    "POSSESSIVE_REPEAT": "a possessive repeat",
+    "ATOMIC_GROUP": "an atomic group",
+    "GROUPREF": "a reference to a group",
+    "GROUPREF_EXISTS": "a condition",
+    "ASSERT": "a look-around",
+    "ASSERT_NOT": "a look-around",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Input:
@@ -120,25 +160,6 @@ def _input_name(name: str) -> str:
     return name
 
 
-OFF = "none"
-CONDA_WAY = (
-    "the nodes do not run conda: list pip packages in requirements.txt; put conda packages into an"
-    " image (image: {build: Dockerfile}); Azure ML installs the conda file that azure.conda names"
-)
-LOCK_WAY = (
-    "pip installs: uv export --frozen --no-emit-project --prune torch -o requirements.txt writes the"
-    " locked versions for it"
-)
-_FILES = (".txt", ".in", ".toml")
-_KEYS = ("file", "packages", "replace_torch")
-_NO_VENDOR = (
-    "use an image that has the packages, or send wheels with the source: --no-index and"
-    " --find-links in requirements.txt"
-)
-_ELSEWHERE = {"conda": CONDA_WAY, "conda_file": CONDA_WAY, "vendor": _NO_VENDOR}
-"""Hints for keys that are not ours, or not any longer."""
-
-
 @dataclass(frozen=True, slots=True)
 class Dependencies:
     """The field `dependencies`. Empty means: use a requirements file of the source folder."""
@@ -182,9 +203,11 @@ def read_dependencies(value: Any) -> Dependencies:
 
 def _from_mapping(value: Mapping[Any, Any]) -> Dependencies:
     for key in value:
-        if key not in _KEYS:
-            hint = _ELSEWHERE.get(key, f"one of {', '.join(_KEYS)}")
-            raise FieldError(f"unknown key{did_you_mean(str(key), _KEYS)}", hint, at=(key,))
+        if key not in _DEPENDENCY_KEYS:
+            hint = _ELSEWHERE.get(key, f"one of {', '.join(_DEPENDENCY_KEYS)}")
+            raise FieldError(
+                f"unknown key{did_you_mean(str(key), _DEPENDENCY_KEYS)}", hint, at=(key,)
+            )
 
     if "file" in value and "packages" in value:
         raise FieldError(
@@ -212,7 +235,7 @@ def _file(value: Any) -> str:
     if path.name == "uv.lock":
         raise FieldError("uv.lock is not read", LOCK_WAY)
 
-    if not name.endswith(_FILES):
+    if not name.endswith(_DEPENDENCY_FILES):
         hint = "write none for no packages"
         if name:
             hint = f"for a package, write a list: dependencies: [{name}]"
@@ -239,7 +262,9 @@ def _package(text: str) -> str:
         hint = "write ${NAME} instead, and set NAME under secrets"
         raise FieldError("contains a password, which the run folder would store", hint)
 
-    if text.endswith(_FILES) or text.startswith(("-r", "-c", "--requirement", "--constraint")):
+    if text.endswith(_DEPENDENCY_FILES) or text.startswith(
+        ("-r", "-c", "--requirement", "--constraint")
+    ):
         hint = f"for a file, write no list: dependencies: {text.split()[-1]}"
         raise FieldError(f"{text!r} is a file", hint)
 
@@ -248,20 +273,6 @@ def _package(text: str) -> str:
         raise FieldError(f"{text!r} is not a requirement", hint)
 
     return text
-
-
-MAX_METRICS = 36
-"""SageMaker's limit is 40 (AlgorithmSpecification.MetricDefinitions); the trainer uses four."""
-MAX_PATTERN = 480
-"""SageMaker's limit is 500 characters (MetricDefinition.Regex); the rank needs some."""
-MANY = 20
-"""A repeat above this count is treated as endless."""
-
-TRAINER_METRICS = ("loss", "val_loss", "val_accuracy", "samples_per_s")
-"""Metrics of the shared trainer, which SageMaker receives too."""
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/ -]{0,63}")
-_EXAMPLE = "for example accuracy: 'Accuracy: ([0-9.]+)'"
 
 
 def read_metrics(value: Any) -> Mapping[str, str]:
@@ -295,7 +306,7 @@ def read_metrics(value: Any) -> Mapping[str, str]:
 
 
 def _check_name(name: Any) -> None:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _METRIC_NAME.fullmatch(name):
         raise FieldError(
             "is not a valid metric name",
             "up to 64 letters, digits, spaces and _ . : / -, a letter first",
@@ -310,15 +321,17 @@ def _check_pattern(pattern: Any) -> None:
     try:
         groups = re.compile(text).groups
     except (re.error, RecursionError, OverflowError) as error:
-        raise FieldError(f"{text!r} is not a valid regular expression: {error}", _EXAMPLE) from None
+        raise FieldError(
+            f"{text!r} is not a valid regular expression: {error}", _METRIC_EXAMPLE
+        ) from None
 
     if groups == 0:
         message = f"{text!r} has no group: it needs a capture group around the number"
-        raise FieldError(message, _EXAMPLE)
+        raise FieldError(message, _METRIC_EXAMPLE)
 
     problem = next(_problems(text), None)
     if problem:
-        raise FieldError(f"{text!r} {problem}", _EXAMPLE)
+        raise FieldError(f"{text!r} {problem}", _METRIC_EXAMPLE)
 
 
 def _problems(text: str) -> Iterator[str]:
@@ -340,8 +353,8 @@ def _in_parts(
     """Yield problems in the parts of a parsed expression from `re._parser`."""
     for operator, operand in parsed:
         name = str(operator)
-        if name in _REFUSED:
-            yield f"has {_REFUSED[name]}, which some engines do not support"
+        if name in _REFUSED_IN_PATTERNS:
+            yield f"has {_REFUSED_IN_PATTERNS[name]}, which some engines do not support"
 
         elif name in ("MAX_REPEAT", "MIN_REPEAT"):
             _, most, repeated = operand
@@ -371,13 +384,3 @@ def _in_parts(
 
             for part in operand[1]:
                 yield from _in_parts(part, inside_repeat=inside_repeat, inside_group=inside_group)
-
-
-_REFUSED = {
-    "POSSESSIVE_REPEAT": "a possessive repeat",
-    "ATOMIC_GROUP": "an atomic group",
-    "GROUPREF": "a reference to a group",
-    "GROUPREF_EXISTS": "a condition",
-    "ASSERT": "a look-around",
-    "ASSERT_NOT": "a look-around",
-}

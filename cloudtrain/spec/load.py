@@ -31,6 +31,21 @@ from cloudtrain.spec.sweep import Sweep
 from cloudtrain.spec.varied_settings import path_of, trial_issues
 from cloudtrain.spec.yaml_document import Document, kind_of, mapping_of, parse_scalar
 
+WholeSpec = Callable[[], type[BaseModel]]
+"""Maker of the model with all provider sections. Called only to list keys."""
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+
 
 def load_spec(
     path: Path, overrides: Sequence[str] = (), arguments: Sequence[str] = ()
@@ -313,22 +328,6 @@ def _dependencies_problem(value: Any, source: Path) -> Issue | None:
         names += [path.name for path in source.glob(pattern)]
 
     return Issue(at, f"no such file in the source folder: {file}{did_you_mean(file, names)}")
-
-
-WholeSpec = Callable[[], type[BaseModel]]
-"""Maker of the model with all provider sections. Called only to list keys."""
-
-_EXPECTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "string_type": "text",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
-}
 
 
 def issues_of(item: Any, spec: WholeSpec) -> list[Issue]:

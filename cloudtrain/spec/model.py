@@ -48,6 +48,8 @@ _DEPENDENCIES = {
     },
 }
 
+ProviderSection = TypeVar("ProviderSection", bound=Section)
+
 
 def _for_providers(schema: dict[str, Any]) -> dict[str, Any]:
     return {
@@ -174,9 +176,6 @@ def _read_entrypoint(value: Any) -> Any:
         return shlex.join(fields.read_list(value, fields.read_text))
 
     return value
-
-
-ProviderSection = TypeVar("ProviderSection", bound=Section)
 
 
 class JobSpec(Section):

@@ -36,6 +36,22 @@ MAX_TRIALS = 10_000
 MAX_PARALLEL = 100
 """SageMaker's limit per tuning job (ResourceLimits, 10 by default)."""
 
+FEW_TRIALS = 100
+"""With fewer trials the first comparison is later, because early reports say little."""
+FIRST_RUNG = 9
+"""Part of a complete trial before the first rung of few trials."""
+
+SAMPLERS = {
+    "grid": (),
+    "random": ("random",),
+    "bayesian": ("tpe",),
+    "asha": ("random", "tpe"),
+}
+"""Samplers of each method, the default first."""
+
+MAX_GRID = 10_000
+"""Maximum points of a grid without `trials`."""
+
 
 def _read_metric(value: Any) -> str:
     return str(expect(value, str, "a metric name, such as val_accuracy"))
@@ -87,12 +103,6 @@ class EarlyStopping(Section):
             " on this machine, where a start is cheap"
         ),
     )
-
-
-FEW_TRIALS = 100
-"""With fewer trials the first comparison is later, because early reports say little."""
-FIRST_RUNG = 9
-"""Part of a complete trial before the first rung of few trials."""
 
 
 def default_rungs(trials: int, last: int | None) -> tuple[int, int]:
@@ -203,18 +213,6 @@ class Sweep(Section):
         """Return fields of the section that are impossible together."""
         issues = contradictions(section, spec)
         return [replace(issue, path=("sweep", *issue.path)) for issue in issues]
-
-
-SAMPLERS = {
-    "grid": (),
-    "random": ("random",),
-    "bayesian": ("tpe",),
-    "asha": ("random", "tpe"),
-}
-"""Samplers of each method, the default first."""
-
-MAX_GRID = 10_000
-"""Maximum points of a grid without `trials`."""
 
 
 def contradictions(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:

@@ -38,6 +38,22 @@ FIXED = (
 SECTIONS = (*VARIED, *FIXED)
 """All fields of a job, without sections of providers."""
 
+REPORTED: Mapping[str, str] = {
+    "loss": "minimize",
+    "val_loss": "minimize",
+    "val_accuracy": "maximize",
+    "samples_per_s": "maximize",
+}
+"""Metrics that the shared trainer reports after an epoch, with the better direction."""
+
+EVERY_EPOCH = ("loss", "samples_per_s")
+"""Metrics that it reports without an evaluation, too."""
+
+LENGTHS = ("epochs", "eval-every")
+"""Options of the shared trainer that set the number of evaluations."""
+_ENDS_EARLY = ("max-steps", "patience", "eval-every-steps")
+"""Options that make the number of evaluations differ from the epochs."""
+
 
 def override_of(key: str, value: Scalar) -> str:
     """Return the override `args.lr=0.01` for a setting. Without a section it is an argument."""
@@ -185,23 +201,6 @@ def dimension_of(value: Any) -> Dimension | None:
         return read_dimension(value)
     except FieldErrors:
         return None
-
-
-REPORTED: Mapping[str, str] = {
-    "loss": "minimize",
-    "val_loss": "minimize",
-    "val_accuracy": "maximize",
-    "samples_per_s": "maximize",
-}
-"""Metrics that the shared trainer reports after an epoch, with the better direction."""
-
-EVERY_EPOCH = ("loss", "samples_per_s")
-"""Metrics that it reports without an evaluation, too."""
-
-LENGTHS = ("epochs", "eval-every")
-"""Options of the shared trainer that set the number of evaluations."""
-_ENDS_EARLY = ("max-steps", "patience", "eval-every-steps")
-"""Options that make the number of evaluations differ from the epochs."""
 
 
 def is_own_task(args: Mapping[str, Any]) -> bool:

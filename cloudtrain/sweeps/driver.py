@@ -25,6 +25,9 @@ from cloudtrain.sweeps.suggest import Suggester, suggester_of
 PAUSE_SECONDS = 0.2
 """Pause between two rounds; the provider limits its requests to a cloud."""
 
+START_RETRY_SECONDS = 30.0
+"""Pause after a start that failed for a transient reason, such as a throttled request."""
+
 
 class Trials(Protocol):
     """Carries out the trials of a sweep, as runs or in another way."""
@@ -40,10 +43,6 @@ class Trials(Protocol):
 
     def request_stop(self, trial: Trial) -> None:
         """Ask the run of a trial to stop; repeating it does no harm."""
-
-
-START_RETRY_SECONDS = 30.0
-"""Pause after a start that failed for a transient reason, such as a throttled request."""
 
 
 class DriverClock:

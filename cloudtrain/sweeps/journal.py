@@ -29,6 +29,12 @@ from cloudtrain_wire.bounded_files import open_regular_file, read_regular_file, 
 from cloudtrain_wire.file_locks import acquire, is_locked
 from cloudtrain_wire.process_identity import ProcessIdentity
 
+SWEEP = "sweep.json"
+JOURNAL = "journal.jsonl"
+DRIVER_LOCK = "driver.lock"
+RAY_DASHBOARD = "ray-dashboard"
+"""File with the address of Ray's dashboard, if a cluster was started for the sweep."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepEvent:
@@ -152,13 +158,6 @@ def parse(line: bytes) -> SweepEvent | None:
         return read_checked(EVENT_TYPES[document["type"]], document)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-SWEEP = "sweep.json"
-JOURNAL = "journal.jsonl"
-DRIVER_LOCK = "driver.lock"
-RAY_DASHBOARD = "ray-dashboard"
-"""File with the address of Ray's dashboard, if a cluster was started for the sweep."""
 
 
 class SweepFolder:

@@ -30,6 +30,10 @@ from cloudtrain.sweeps.rules import billed, last_report
 from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain_wire.rungs import rungs_of
 
+_RANGE = re.compile(r"\s*[A-Za-z_]+\s*\(.*\)\s*", re.DOTALL)
+DEFAULT_METRIC = "val_accuracy"
+"""Metric that all built-in tasks of the shared trainer report."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepPlan:
@@ -202,11 +206,6 @@ def start_sweep(
     sweep.start_driver()
 
     return sweep
-
-
-_RANGE = re.compile(r"\s*[A-Za-z_]+\s*\(.*\)\s*", re.DOTALL)
-DEFAULT_METRIC = "val_accuracy"
-"""Metric that all built-in tasks of the shared trainer report."""
 
 
 def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -29,64 +29,9 @@ _CONNECTIONS = (
     "socket.gethostbyname",
 )
 
-
-@dataclass
-class Effects:
-    """Effects of one thread since `recorded` began."""
-
-    is_forbidden: bool = False
-    processes: list[str] = field(default_factory=list)
-    """Arguments of each process."""
-    connections: list[str] = field(default_factory=list)
-    """Call and address of each connection."""
-
-
-@contextmanager
-def recorded(*, is_forbidden: bool = False) -> Iterator[Effects]:
-    """Record processes and connections of this thread; calls of git do not count.
-
-    `is_forbidden`: they fail as well.
-    """
-    _install()
-    thread = threading.get_ident()
-    effects = Effects(is_forbidden)
-    _RECORDING[thread] = effects
-    try:
-        yield effects
-    finally:
-        del _RECORDING[thread]
-
-
 _RECORDING: dict[int, Effects] = {}
 """By thread: an imitated cloud may use other threads."""
 _INSTALLED: list[bool] = []
-
-
-def _install() -> None:
-    """Install the hook once: Python cannot remove it. It is cheap without a recorder."""
-    if not _INSTALLED:
-        _INSTALLED.append(True)
-        sys.addaudithook(_hear)
-
-
-def _hear(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _RECORDING or event not in _PROCESSES + _CONNECTIONS:
-        return
-    effects = _RECORDING.get(threading.get_ident())
-    if effects is None or _is_git(event, arguments):
-        return
-    if event in _PROCESSES:
-        effects.processes.append(repr(arguments[1] if event == "subprocess.Popen" else arguments))
-    else:
-        effects.connections.append(f"{event}{arguments!r}")
-    if effects.is_forbidden:
-        raise PermissionError(f"{event} is not allowed here")
-
-
-def _is_git(event: str, arguments: tuple[Any, ...]) -> bool:
-    words = arguments[1] if event == "subprocess.Popen" else ()
-    return isinstance(words, (list, tuple)) and bool(words) and Path(str(words[0])).name == "git"
-
 
 GREETING_FILE = "greeting.txt"
 GREETING = "hello from the input"
@@ -129,6 +74,59 @@ if sys.argv[1] == "wait":
     print("waiting", flush=True)
     time.sleep(1000)  # longer than the suite waits for the ends of the other jobs
 '''.replace("LINES", str(LINES))
+
+
+@dataclass
+class Effects:
+    """Effects of one thread since `recorded` began."""
+
+    is_forbidden: bool = False
+    processes: list[str] = field(default_factory=list)
+    """Arguments of each process."""
+    connections: list[str] = field(default_factory=list)
+    """Call and address of each connection."""
+
+
+@contextmanager
+def recorded(*, is_forbidden: bool = False) -> Iterator[Effects]:
+    """Record processes and connections of this thread; calls of git do not count.
+
+    `is_forbidden`: they fail as well.
+    """
+    _install()
+    thread = threading.get_ident()
+    effects = Effects(is_forbidden)
+    _RECORDING[thread] = effects
+    try:
+        yield effects
+    finally:
+        del _RECORDING[thread]
+
+
+def _install() -> None:
+    """Install the hook once: Python cannot remove it. It is cheap without a recorder."""
+    if not _INSTALLED:
+        _INSTALLED.append(True)
+        sys.addaudithook(_hear)
+
+
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _RECORDING or event not in _PROCESSES + _CONNECTIONS:
+        return
+    effects = _RECORDING.get(threading.get_ident())
+    if effects is None or _is_git(event, arguments):
+        return
+    if event in _PROCESSES:
+        effects.processes.append(repr(arguments[1] if event == "subprocess.Popen" else arguments))
+    else:
+        effects.connections.append(f"{event}{arguments!r}")
+    if effects.is_forbidden:
+        raise PermissionError(f"{event} is not allowed here")
+
+
+def _is_git(event: str, arguments: tuple[Any, ...]) -> bool:
+    words = arguments[1] if event == "subprocess.Popen" else ()
+    return isinstance(words, (list, tuple)) and bool(words) and Path(str(words[0])).name == "git"
 
 
 @dataclass(frozen=True, kw_only=True)

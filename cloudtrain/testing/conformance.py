@@ -39,6 +39,8 @@ from cloudtrain.testing.bench import (
 )
 from cloudtrain.testing.run_checks import RunChecks
 
+__all__ = ["GREETING", "GREETING_FILE", "SECRET", "Platform", "ProviderConformance"]
+
 
 class PlanningChecks(Checks):
     """Checks of a provider's values."""
@@ -216,9 +218,6 @@ def _scheme(place: str) -> str:
         return ""
 
     return place.partition("://")[0]
-
-
-__all__ = ["GREETING", "GREETING_FILE", "SECRET", "Platform", "ProviderConformance"]
 
 
 # pytest runs the tests of the last base first
