@@ -20,7 +20,7 @@ from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.diagnosis.rules import hint_for, hint_for_message, rule_of
 from cloudtrain.diagnosis.rules.clouds import CAPACITY
-from cloudtrain.diagnosis.slowness import told_at_the_end
+from cloudtrain.diagnosis.slowness import clear_slowness
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState, explain
 from cloudtrain.units import format_duration
@@ -39,10 +39,12 @@ def report(run: Run, state: RunState) -> None:
         _report_failure(run, state, took)
         return
 
-    print_message(
-        f"{colour_state(state.state)} {'in' if state.state == 'succeeded' else 'after'} {took}"
-        + (f": {indented(state.reason, 4)}" if state.reason else "")
-    )
+    before = "in" if state.state == "succeeded" else "after"
+    result = f"{colour_state(state.state)} {before} {took}"
+    if state.reason:
+        result += f": {indented(state.reason, 4)}"
+
+    print_message(result)
     for line in learning_curves({name: curve.values for name, curve in state.curves.items()}):
         print_message(f"  {line}")
 
@@ -55,18 +57,16 @@ def report(run: Run, state: RunState) -> None:
         rows.append(("note", f"its log could not be read: {state.log_unread.reason}"))
     if state.checkpoint and state.state == "stopped":
         rows.append(("at step", str(state.checkpoint.step)))
-    if slow := told_at_the_end(run.folder, state):
+    if slow := clear_slowness(run.folder, state):
         rows.append(("slow", f"{slow.sentence}; {command('diagnose', run.id)}"))
 
     rows.append(("logs", command("logs", run.id)))
     if state.state == "stopped":
-        rows.append(
-            (
-                "next",
-                command("rerun", run.id)
-                + ("   continues from the checkpoint" if state.checkpoint else ""),
-            )
-        )
+        rerun = command("rerun", run.id)
+        if state.checkpoint:
+            rerun += "   continues from the checkpoint"
+
+        rows.append(("next", rerun))
     elif rehearsed := rehearsed_by(state.provider, state.contract):
         pay = command("rerun", run.id, "--provider", rehearsed.name)
         rows.append(("next", f"{command('fetch', run.id)}; or pay: {pay}"))
@@ -80,11 +80,14 @@ def report(run: Run, state: RunState) -> None:
 def rerun_elsewhere(run: Run) -> str:
     """Return the command for the other machines of the run's list; empty if there are none."""
     overrides = RunRecord(run.folder).other_machines
-    sets = (word for text in overrides for word in ("--set", text))
     if not overrides:
         return ""
 
-    return command("rerun", run.id, *sets)
+    words = ["rerun", run.id]
+    for text in overrides:
+        words += ["--set", text]
+
+    return command(*words)
 
 
 def _report_failure(run: Run, state: RunState, took: str) -> None:
@@ -111,8 +114,11 @@ def _report_failure(run: Run, state: RunState, took: str) -> None:
             f"  {'note':<11} its log could not be read: {one_line(state.log_unread.reason)}"
         )
 
-    where = ("--rank", str(cause.rank)) if cause and cause.rank >= 0 else ()
-    print_message(f"  {'logs':<11} {command('logs', run.id, *where)}")
+    logs = command("logs", run.id)
+    if cause and cause.rank >= 0:
+        logs = command("logs", run.id, "--rank", str(cause.rank))
+
+    print_message(f"  {'logs':<11} {logs}")
 
     if format_cost(state):
         print_message(f"  {'cost':<11} {format_cost(state)}")
@@ -153,10 +159,11 @@ def format_cost(state: RunState) -> str:
     else:
         return ""
 
+    if bill.usd is None:
+        return f"{text}, price unknown"
+
     prefix = "about " if billed is None else ""
-    return text + (
-        f", {prefix}{bill.usd:.2f} USD at list price" if bill.usd is not None else ", price unknown"
-    )
+    return f"{text}, {prefix}{bill.usd:.2f} USD at list price"
 
 
 def report_and_exit(
@@ -171,4 +178,7 @@ def report_and_exit(
     if as_json:
         print_json({**state.to_json(), "results": dict(run.artifacts())})
 
-    raise click.exceptions.Exit(0 if state.state == success else EXIT_CODES[state.state])
+    if state.state == success:
+        raise click.exceptions.Exit(0)
+
+    raise click.exceptions.Exit(EXIT_CODES[state.state])

@@ -106,9 +106,11 @@ class Raised:
     @property
     def own_frame(self) -> Frame | None:
         """Innermost frame of the program itself; None if only frames of packages are known."""
-        return next(
-            (frame for frame in reversed(self.frames) if not _LIBRARY.search(frame.file)), None
-        )
+        for frame in reversed(self.frames):
+            if not _LIBRARY.search(frame.file):
+                return frame
+
+        return None
 
     @property
     def place(self) -> str:
@@ -127,13 +129,15 @@ class Raised:
     def described(self) -> str:
         """Text for rules: `KeyError: 'optimizer' < load in train.py:12: state['optimizer'] < …`."""
         message = self.message[:_MAX_TEXT].replace("<", "(")
-        frames = [
-            f"{frame.function} in {frame.file}:{frame.line}" for frame in reversed(self.frames)
-        ]
-        if frames:
-            frames[0] += f": {self.frames[-1].code.replace('<', '(')}"
+        parts = [f"{self.name}: {message}"]
+        for frame in reversed(self.frames):
+            part = f"{frame.function} in {frame.file}:{frame.line}"
+            if len(parts) == 1:
+                part += f": {frame.code.replace('<', '(')}"
 
-        return " < ".join([f"{self.name}: {message}", *frames])
+            parts.append(part)
+
+        return " < ".join(parts)
 
 
 @dataclass(slots=True)
@@ -212,12 +216,11 @@ class TracebackReader:
             return True
 
         del self._open[key]
-        raised = _raised(
-            (_AT_THE_END if traceback.has_header else _ALONE).match(stripped),
-            tuple(traceback.frames),
-        )
+        if traceback.is_ignored:
+            return True
 
-        return True if traceback.is_ignored else raised
+        pattern = _AT_THE_END if traceback.has_header else _ALONE
+        return _raised(pattern.match(stripped), tuple(traceback.frames))
 
     def _add(self, traceback: _Traceback | None, frame: re.Match[str], key: object) -> bool:
         if traceback is None and len(self._open) < MAX_OPEN:
@@ -312,13 +315,19 @@ class Candidate:
         if is_from_outside:
             return LINE_FROM_OUTSIDE
 
-        return ERROR_LINE if ERROR_LIKE.search(self.line.text) else LINE
+        if ERROR_LIKE.search(self.line.text):
+            return ERROR_LINE
+
+        return LINE
 
     @property
     def score(self) -> tuple[int, int]:
         """Return the sort key: the most likely cause first, which is the last of mere lines."""
         kind = self.kind
-        return kind, -self.order if kind in (ERROR_LINE, LINE) else self.order
+        if kind in (ERROR_LINE, LINE):
+            return kind, -self.order
+
+        return kind, self.order
 
 
 @dataclass(slots=True)
@@ -332,13 +341,21 @@ class Consequence:
     @property
     def sentence(self) -> str:
         """Sentence such as `a collective operation timed out: … (rank 0, 1, 2)`."""
-        shown = ", ".join(map(str, sorted(self.ranks)[:_MAX_RANKS_NAMED])) + (
-            ", …" * (len(self.ranks) > _MAX_RANKS_NAMED)
-        )
+        if not self.ranks:
+            return self.rule.cause
+
+        shown = ", ".join(map(str, sorted(self.ranks)[:_MAX_RANKS_NAMED]))
+        if len(self.ranks) > _MAX_RANKS_NAMED:
+            shown += ", …"
+
         word = "rank" if len(self.ranks) == 1 else "ranks"
-        return self.rule.cause + (f" ({word} {shown})" if self.ranks else "")
+        return f"{self.rule.cause} ({word} {shown})"
 
 
 def _detail(rule: Rule) -> tuple[bool, bool, int]:
     """Return the sort key of rules of one failure: a cause first, then a detailed symptom."""
-    return rule.is_consequence, rule.is_symptom, RULES.index(rule) if rule.is_symptom else 0
+    at = 0
+    if rule.is_symptom:
+        at = RULES.index(rule)
+
+    return rule.is_consequence, rule.is_symptom, at

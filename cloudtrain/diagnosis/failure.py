@@ -71,31 +71,40 @@ class Diagnosis:
     @property
     def restart(self) -> Restart | None:
         """Advice about a restart; None if unknown."""
-        return self.rule.restart if self.rule and not self.rule.is_consequence else None
+        if self.rule is None or self.rule.is_consequence:
+            return None
+
+        return self.rule.restart
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON, for `--json` and for scripts."""
-        return {
-            "rule": self.rule.name if self.rule else None,
+        document: dict[str, Any] = {
+            "rule": None,
             "headline": self.headline or self.cause,
             "cause": self.cause,
             "confidence": self.confidence,
             "evidence": [_line_as_json(line) for line in self.evidence],
-            "consequences": [
-                {
-                    "rule": consequence.rule.name,
-                    "cause": consequence.rule.cause,
-                    "ranks": sorted(consequence.ranks),
-                    "lines": consequence.count,
-                }
-                for consequence in self.consequences
-            ],
+            "consequences": [_consequence_as_json(item) for item in self.consequences],
             "remedy": self.remedy or None,
             "restart": self.restart,
-            "source": self.rule.source if self.rule else None,
+            "source": None,
             "last_lines": [_line_as_json(line) for line in self.last_lines],
             "notes": list(self.notes),
         }
+        if self.rule:
+            document["rule"] = self.rule.name
+            document["source"] = self.rule.source
+
+        return document
+
+
+def _consequence_as_json(consequence: Consequence) -> dict[str, Any]:
+    return {
+        "rule": consequence.rule.name,
+        "cause": consequence.rule.cause,
+        "ranks": sorted(consequence.ranks),
+        "lines": consequence.count,
+    }
 
 
 def _line_as_json(line: Evidence) -> dict[str, Any]:
@@ -130,25 +139,33 @@ def diagnose_candidate(
     """Return the diagnosis of a candidate, with the consequences that a search has seen."""
     rule = candidate.rule
     headline = _headline(candidate)
-    is_vague = rule is None or rule.is_consequence or rule.is_symptom
     lines = [member.line for member in (candidate, *candidate.chain)]
     cause = headline
+    remedy = ""
+    confidence: Confidence = "none"
+    last_lines: list[Evidence] = []
 
     if rule is not None:
-        cause = f"the cause is not in what was read: {rule.cause}"
-        cause = cause if rule.is_consequence else rule.cause
+        cause = rule.cause
+        remedy = rule.remedy_for(_explained_text(candidate, rule))
+        confidence = "high"
+        if rule.is_consequence:
+            cause = f"the cause is not in what was read: {rule.cause}"
+        if rule.is_consequence or rule.is_symptom:
+            confidence = "low"
+
+    if confidence != "high":
+        last_lines = [line for line in search.last_lines if line not in lines]
 
     return Diagnosis(
         headline=headline,
         cause=cause,
-        confidence=("none" if rule is None else "low" if is_vague else "high"),
+        confidence=confidence,
         rule=rule,
         evidence=tuple(lines[:MAX_EVIDENCE]),
         consequences=_consequences(search, rule),
-        remedy=rule.remedy_for(_explained_text(candidate, rule)) if rule else "",
-        last_lines=tuple(line for line in search.last_lines if line not in lines)
-        if is_vague
-        else (),
+        remedy=remedy,
+        last_lines=tuple(last_lines),
         notes=tuple(notes),
     )
 
@@ -201,7 +218,9 @@ def _explained_text(candidate: Candidate, rule: Rule) -> str:
 
 def _of_nothing_known(search: Search, notes: Sequence[str]) -> Diagnosis:
     cause = "no line of it reports a failure"
-    lines = tuple(search.last_lines or (() if notes else search.tail))
+    lines = tuple(search.last_lines)
+    if not lines and not notes:
+        lines = tuple(search.tail)
 
     if search.open_traceback:
         cause = "an exception was raised; the log that was read does not name it"
@@ -219,9 +238,8 @@ def _of_nothing_known(search: Search, notes: Sequence[str]) -> Diagnosis:
 
 def _consequences(search: Search, rule: Rule | None) -> tuple[Consequence, ...]:
     """Return what followed from a root cause, or says little."""
-    return tuple(
-        consequence for consequence in search.consequences.values() if consequence.rule is not rule
-    )[:MAX_CONSEQUENCES]
+    consequences = [item for item in search.consequences.values() if item.rule is not rule]
+    return tuple(consequences[:MAX_CONSEQUENCES])
 
 
 def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
@@ -264,11 +282,16 @@ def _candidate_of(cause: Cause) -> Candidate:
     line = _line_of(cause)
     parts = cause.traceback.splitlines()
     exceptions = Search().read(Evidence(part, line.source) for part in parts).exceptions()
-    told = next((told for raised, told in exceptions if raised.name == cause.exception), None)
-    candidate = told or Candidate(line, 0)
+    candidate = Candidate(line, 0)
+    for raised, printed in exceptions:
+        if raised.name == cause.exception:
+            candidate = printed
+            break
+
     candidate.line = line
     rule = rule_of(line.text)
-    candidate.rule = rule or (None if candidate.chain else candidate.rule)
+    if rule or candidate.chain:
+        candidate.rule = rule
 
     if candidate.chain:
         candidate.explain()
@@ -280,7 +303,10 @@ def _better(own: Candidate, cause: Cause, search: Search) -> Candidate | None:
     """Return the candidate of a log that says more than the launcher's error, or None."""
     if cause.consequence or own.is_consequence:
         best = search.best()
-        return best if best and best.kind < CONSEQUENCE else None
+        if best is None or best.kind >= CONSEQUENCE:
+            return None
+
+        return best
 
     is_exit = cause.exception == "exit" or cause.message.startswith("exited with code")
     is_symptom = own.rule is not None and own.rule.is_symptom
@@ -290,27 +316,34 @@ def _better(own: Candidate, cause: Cause, search: Search) -> Candidate | None:
     # what the rank itself printed may only explain an exit; other lines are not of a rank
     own_rank = cause.rank if is_exit and cause.rank >= 0 else None
     best = search.best(rank=own_rank, node=cause.node)
-    if best is None or best.kind > (BARE_EXCEPTION if is_exit else LINE_FROM_OUTSIDE):
+    worst_kind = BARE_EXCEPTION if is_exit else LINE_FROM_OUTSIDE
+    if best is None or best.kind > worst_kind:
         return None
 
     has_own_message = bool(cause.traceback)
-    return None if has_own_message and best.kind < LINE_FROM_OUTSIDE else best
+    if has_own_message and best.kind < LINE_FROM_OUTSIDE:
+        return None
+
+    return best
 
 
 def _lines_of_success(folder: RunFolder) -> frozenset[str]:
     """Return the shapes of the lines that the last successful run of the same job printed."""
-    runs = summaries(RunStore(folder.path.parents[1]))
+    runs = list(summaries(RunStore(folder.path.parents[1])))
     names = [run["name"] for run in runs if run["run"] == folder.run_id]
-    last = next(
-        (run for run in runs if run["state"] == "succeeded" and [run["name"]] == names), None
-    )
+    for run in runs:
+        if run["state"] == "succeeded" and [run["name"]] == names:
+            return _line_shapes(RunFolder(folder.path.parent / run["run"]))
 
-    if last is None:
-        return frozenset()
+    return frozenset()
 
-    reader = LogReader(RunFolder(folder.path.parent / last["run"]))
-    lines = islice(reader.read_all(), MAX_LINES_OF_SUCCESS)
-    return frozenset(shape(part.text) for line in lines for part in evidence_of(line.text, "", 0))
+
+def _line_shapes(folder: RunFolder) -> frozenset[str]:
+    shapes: set[str] = set()
+    for line in islice(LogReader(folder).read_all(), MAX_LINES_OF_SUCCESS):
+        shapes.update(shape(part.text) for part in evidence_of(line.text, "", 0))
+
+    return frozenset(shapes)
 
 
 def diagnose_limit(folder: RunFolder, state: RunState) -> Diagnosis | None:
@@ -328,10 +361,9 @@ def diagnose_limit(folder: RunFolder, state: RunState) -> Diagnosis | None:
     else:
         limit = terms_of(folder).limit or "limits.max_runtime"
 
-    step = state.checkpoint.step if state.checkpoint else None
     restart = "no checkpoint was told of, so that a rerun begins at the start"
-
-    if step is not None:
+    if state.checkpoint:
+        step = state.checkpoint.step
         restart = f"cloudtrain rerun continues from the checkpoint of step {step}"
 
     return replace(diagnosis, remedy=f"raise {limit}; {restart}")
@@ -345,18 +377,20 @@ def was_refused(state: RunState) -> bool:
 def _of_refusal(diagnosis: Diagnosis, state: RunState, hint: str) -> Diagnosis:
     """Return the cause of a refused submit: a missing right is the client's, not the job's."""
     is_known = diagnosis.rule is not None and diagnosis.rule.name not in _RIGHTS_OF_JOBS
-    remedy = hint or (diagnosis.remedy if is_known else "")
-
     if is_known:
-        return replace(diagnosis, remedy=remedy)
+        return replace(diagnosis, remedy=hint or diagnosis.remedy)
 
-    return Diagnosis(cause=state.reason, confidence="high" if hint else "none", remedy=remedy)
+    return Diagnosis(cause=state.reason, confidence="high" if hint else "none", remedy=hint)
 
 
 def run_evidence(folder: RunFolder, state: RunState) -> Iterator[Evidence]:
     """Yield evidence of a run's end besides the launcher's error: the platform's reason, logs."""
+    reasons = [state.reason]
     ended = folder.last_event(Ended)
-    for reason in (ended.platform_reason if ended else "", state.reason):
+    if ended:
+        reasons.insert(0, ended.platform_reason)
+
+    for reason in reasons:
         if reason and not (state.error and reason == f"{process_name(state.error)} failed"):
             yield Evidence(reason[:MAX_REASON_CHARS], "platform")
 
@@ -370,5 +404,8 @@ def run_evidence(folder: RunFolder, state: RunState) -> Iterator[Evidence]:
 
 def _line_of(cause: Cause) -> Evidence:
     text = f"{cause.exception}: {cause.message}".strip().removesuffix(":")[:MAX_REASON_CHARS]
-    source, line = (cause.file, cause.line) if cause.file else ("launcher", 0)
-    return Evidence(text, source, line, cause.rank if cause.rank >= 0 else None, cause.node)
+    rank = cause.rank if cause.rank >= 0 else None
+    if not cause.file:
+        return Evidence(text, "launcher", 0, rank, cause.node)
+
+    return Evidence(text, cause.file, cause.line, rank, cause.node)

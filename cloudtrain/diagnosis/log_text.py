@@ -44,7 +44,7 @@ _PREFIX = re.compile(
     r")[ \t]?"
 )
 _MAX_PREFIXES = 6
-_RANK_TOLD = re.compile(r"\[[^\]]{0,80}\bRank (\d{1,6})\]")  # torch's own: [PG 0 Rank 3]
+_RANK_INSIDE = re.compile(r"\[[^\]]{0,80}\bRank (\d{1,6})\]")  # torch's own: [PG 0 Rank 3]
 
 HEAD_BYTES = 16 << 20
 TAIL_BYTES = 48 << 20
@@ -83,7 +83,9 @@ class Evidence:
         if self.rank is None:
             return where
 
-        who = f"rank {self.rank}" + (f" (node {self.node})" if self.node is not None else "")
+        who = f"rank {self.rank}"
+        if self.node is not None:
+            who += f" (node {self.node})"
         if not where:
             return who
 
@@ -134,18 +136,13 @@ def _without_prefixes(text: str) -> tuple[str, int | None, int | None]:
             break
 
         at = match.end()
-        named = next((match[name] for name in "abcd" if match[name]), None)
-        if named and len(named) < 7:
-            rank = int(named)
-        else:
-            rank = rank
-
+        number = match["a"] or match["b"] or match["c"] or match["d"]
+        if number and len(number) < 7:
+            rank = int(number)
         if match["n"] and len(match["n"]) < 7:
             node = int(match["n"])
-        else:
-            node = node
 
-    if rank is None and (rank_match := _RANK_TOLD.search(text, at)):
+    if rank is None and (rank_match := _RANK_INSIDE.search(text, at)):
         rank = int(rank_match[1])
 
     return text[at:], rank, node
@@ -172,12 +169,10 @@ def read_log(file: IO[bytes], source: str, notes: list[str]) -> Iterator[Evidenc
             "most of it is not text: is it a log? One that is packed otherwise than by gzip must be"
             " unpacked first"
         )
+    elif odd == 1:
+        notes.append("1 line that is not text was left out")
     elif odd:
-        notes.append(
-            "1 line that is not text was left out"
-            if odd == 1
-            else f"{odd} lines that are not text were left out"
-        )
+        notes.append(f"{odd} lines that are not text were left out")
 
 
 def _plain(blocks: Iterator[bytes], notes: list[str]) -> Iterator[bytes]:
@@ -220,7 +215,7 @@ def _unzipped(blocks: Iterator[bytes], notes: list[str]) -> Iterator[bytes]:
             else:
                 remainder = member.unconsumed_tail
 
-    while plain := member.decompress(b"", _BLOCK) if not member.eof else b"":
+    while not member.eof and (plain := member.decompress(b"", _BLOCK)):
         yield plain
 
     if not member.eof:
@@ -237,7 +232,11 @@ def _messages(line: str) -> list[str]:
     if level and len(messages) == 1:
         mark = f"{level[1].upper()}: "
 
-    return [mark + part for text in messages for part in _unquoted(text).split("\n") if part]
+    lines: list[str] = []
+    for text in messages:
+        lines += [mark + part for part in _unquoted(text).split("\n") if part]
+
+    return lines
 
 
 def _unquoted(text: str) -> str:
@@ -270,8 +269,9 @@ def _ends(blocks: Iterator[bytes], notes: list[str]) -> Iterator[tuple[bytes, in
     if bytes_left_out:
         notes.append(f"{max(1, bytes_left_out >> 20)} MiB in the middle of the log were not read")
 
-    for number, block in enumerate(tail):
-        yield block, 0 if number else lines_left_out
+    for block in tail:
+        yield block, lines_left_out
+        lines_left_out = 0
 
 
 def _numbered_lines(blocks: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, bytes]]:

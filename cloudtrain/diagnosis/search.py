@@ -238,7 +238,7 @@ class Search:
 
         if rank.message and self._order - rank.message.order <= MESSAGE_LINES:
             rank.message.more = f"{rank.message.more}\n{line.text}"[:_MAX_MESSAGE]
-        if not self._reads_on(rank, line):
+        if not self._is_progress(rank, line):
             self._read_other(rank, line)
 
     def _read_frame(self, rank: _Rank, line: Evidence) -> None:
@@ -283,7 +283,7 @@ class Search:
         candidate.is_direct = is_direct
         candidate.explain()
 
-    def _reads_on(self, rank: _Rank, line: Evidence) -> bool:
+    def _is_progress(self, rank: _Rank, line: Evidence) -> bool:
         """Return True for a line of progress, or one that says that the program goes on."""
         if _GOES_ON.search(line.text):
             if self._order - rank.latest_order <= 2:
@@ -311,11 +311,9 @@ class Search:
         rank.progress = 0
         rank.outlived = self._order
         rank.open = rank.message = rank.led_by = None
-        rank.candidates = {
-            key: candidate
-            for key, candidate in rank.candidates.items()
-            if _HARDWARE.search(candidate.line.text)
-        }
+        for key, candidate in list(rank.candidates.items()):
+            if not _HARDWARE.search(candidate.line.text):
+                del rank.candidates[key]
 
     def _read_other(self, rank: _Rank, line: Evidence) -> None:
         if _INFORMATION.search(line.text[:160]):

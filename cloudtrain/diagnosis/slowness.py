@@ -34,11 +34,11 @@ LEAST_SECONDS = 1.0
 BUSY_GPU_PERCENT = 40.0
 """Minimum use of a GPU that does not wait for its host."""
 
-TOLD_FROM_SECONDS = 60.0
-"""Least duration of training for a verdict at the end of a run."""
+MIN_RUN_SECONDS = 60.0
+"""Minimum duration of training for a verdict at the end of a run."""
 
-TOLD_FROM_CONFIDENCE = 0.8
-TOLD_FROM_SHARE = 0.2
+MIN_CONFIDENCE = 0.8
+MIN_SHARE = 0.2
 """Minimum confidence and share of the time for a verdict at the end of a run."""
 
 SAVING_GOAL = 0.02
@@ -46,7 +46,7 @@ SAVING_GOAL = 0.02
 
 _HOOK = "to measure it, add: from cloudtrain_job import timed; for batch in timed(loader): ..."
 
-_DOING = {
+_SLOWER_PHASE = {
     "data": "it waits for its data",
     "compute": "its forward and backward passes take longer",
     "optimizer": "its optimizer takes longer",
@@ -116,15 +116,19 @@ def diagnose_slowness(folder: RunFolder, state: RunState) -> Slowness:
     return why_slow(state.step_times, setup_of(folder, state), state.utilization)
 
 
-def told_at_the_end(folder: RunFolder, state: RunState) -> Slowness | None:
+def clear_slowness(folder: RunFolder, state: RunState) -> Slowness | None:
     """Return the verdict if a run was slow for one clear reason, and long enough; else None."""
     wall = max((sums.wall for sums in state.step_times.totals().values()), default=0.0)
-    if wall < TOLD_FROM_SECONDS:
+    if wall < MIN_RUN_SECONDS:
         return None
 
     slowness = diagnose_slowness(folder, state)
-    clear = slowness.confidence >= TOLD_FROM_CONFIDENCE and slowness.share >= TOLD_FROM_SHARE
-    return slowness if slowness.is_slow and clear else None
+    if not slowness.is_slow:
+        return None
+    if slowness.confidence < MIN_CONFIDENCE or slowness.share < MIN_SHARE:
+        return None
+
+    return slowness
 
 
 def setup_of(folder: RunFolder, state: RunState) -> Setup:
@@ -179,18 +183,26 @@ def why_slow(
     straggler = find_lasting_straggler(totals, intervals)
     shares = without_single(costs(totals, times.message_mb, straggler), intervals)
     cause = largest_cost(shares)
-    straggler = straggler if cause in ("straggler", "other-work") else None
-    idle = _idle_gpu_share(utilization)
+    if cause not in ("straggler", "other-work"):
+        straggler = None
 
+    idle = _idle_gpu_share(utilization)
     if not cause and idle and setup.has_gpus:
         cause = "too-small"
         shares["too-small"] = idle
 
-    rank = straggler.rank if straggler else None
-    phase = straggler.phase if straggler else ""
+    rank = None
+    phase = ""
+    if straggler:
+        rank = straggler.rank
+        phase = straggler.phase
+
     confidence = confidence_of(cause, intervals, times.message_mb, rank)
-    share = round(shares[cause] if cause else compute_share(totals), 3)
-    cause = cause or "compute"
+    if cause:
+        share = round(shares[cause], 3)
+    else:
+        cause = "compute"
+        share = round(compute_share(totals), 3)
 
     return Slowness(
         cause=cause,
@@ -198,16 +210,9 @@ def why_slow(
         phase=phase,
         share=share,
         confidence=round(confidence, 2),
-        sentence=sentence_for(
-            cause,
-            share,
-            setup,
-            rank,
-            phase,
-            idle,
-        ),
+        sentence=sentence_for(cause, share, setup, rank, phase, idle),
         change=change_for(cause, share, setup, rank, phase),
-        shares={phase: round(_mean_share(totals, phase), 3) for phase in PHASES},
+        shares={name: round(_mean_share(totals, name), 3) for name in PHASES},
     )
 
 
@@ -270,7 +275,9 @@ def sentence_for(
     workers = "GPUs" if setup.has_gpus else "processes"
 
     if cause == "straggler":
-        return f"rank {rank} is slower than the others, which wait for it {of}: {_DOING[phase]}"
+        return (
+            f"rank {rank} is slower than the others, which wait for it {of}: {_SLOWER_PHASE[phase]}"
+        )
     if cause == "too-small" and idle:
         return f"the steps are too small for the GPU, which is idle {of}"
 
@@ -297,36 +304,46 @@ def sentence_for(
 
 def change_for(cause: str, share: float, setup: Setup, rank: int | None, phase: str) -> str:
     """Return the recommended change; empty for none."""
-    is_own_program = not setup.trainer
     if cause == "straggler":
         return _about_straggler(rank, phase, setup)
-
     if cause == "other-work":
         return (
             "end what else runs there, or run no more ranks than the machine has cores that are"
             " free (cloudtrain top)"
         )
 
-    return {
-        "input": (
-            "num_workers of the DataLoader, pin_memory and persistent_workers; or data that is"
-            " cheaper to decode"
-            if is_own_program
-            else (
-                "--workers N (more loader processes per rank), or data that is cheaper to read and"
-                " decode"
-            )
-        ),
-        "communication": _less_communication(setup),
-        "too-small": _more_per_step(setup),
-        "saving": _rarer_checkpoints(share, setup),
-        "evaluation": (
-            "evaluate more rarely, or on fewer samples"
-            if is_own_program
-            else "--eval-every N (epochs) or a larger --eval-every-steps"
-        ),
-        "compute": "",
-    }[cause]
+    if cause == "input":
+        return _faster_input(setup)
+    if cause == "communication":
+        return _less_communication(setup)
+    if cause == "too-small":
+        return _more_per_step(setup)
+    if cause == "saving":
+        return _rarer_checkpoints(share, setup)
+    if cause == "evaluation":
+        return _rarer_evaluations(setup)
+
+    return ""
+
+
+def _faster_input(setup: Setup) -> str:
+    if setup.trainer:
+        return (
+            "--workers N (more loader processes per rank), or data that is cheaper to read and"
+            " decode"
+        )
+
+    return (
+        "num_workers of the DataLoader, pin_memory and persistent_workers; or data that is cheaper"
+        " to decode"
+    )
+
+
+def _rarer_evaluations(setup: Setup) -> str:
+    if setup.trainer:
+        return "--eval-every N (epochs) or a larger --eval-every-steps"
+
+    return "evaluate more rarely, or on fewer samples"
 
 
 def _about_straggler(rank: int | None, phase: str, setup: Setup) -> str:

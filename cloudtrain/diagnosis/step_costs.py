@@ -71,9 +71,10 @@ def find_straggler(ranks: Ranks) -> Straggler | None:
     if len(ranks) < 2:
         return None
 
-    busy = {
-        rank: sum(sums.seconds.get(phase, 0.0) for phase in BUSY) for rank, sums in ranks.items()
-    }
+    busy = {}
+    for rank, sums in ranks.items():
+        busy[rank] = sum(sums.seconds.get(phase, 0.0) for phase in BUSY)
+
     slowest = max(busy, key=lambda rank: busy[rank])
     excess = busy[slowest] - _median_of_others(busy, slowest)
     waits = {rank: sums.seconds.get("communication", 0.0) for rank, sums in ranks.items()}
@@ -81,20 +82,18 @@ def find_straggler(ranks: Ranks) -> Straggler | None:
     if excess <= 0 or _median_of_others(waits, slowest) - waits[slowest] < excess / 2:
         return None
 
-    by_phase = {
-        phase: {rank: sums.seconds.get(phase, 0.0) for rank, sums in ranks.items()}
-        for phase in BUSY
-    }
-    phase = max(
-        BUSY, key=lambda name: by_phase[name][slowest] - _median_of_others(by_phase[name], slowest)
-    )
+    excess_by_phase = {}
+    for phase in BUSY:
+        seconds = {rank: sums.seconds.get(phase, 0.0) for rank, sums in ranks.items()}
+        excess_by_phase[phase] = seconds[slowest] - _median_of_others(seconds, slowest)
+
     delays = {rank: sums.run_delay for rank, sums in ranks.items()}
     without_core = delays[slowest] - _median_of_others(delays, slowest)
 
     return Straggler(
         rank=slowest,
         seconds=excess,
-        phase=phase,
+        phase=max(excess_by_phase, key=lambda phase: excess_by_phase[phase]),
         without_core=without_core,
     )
 
@@ -107,7 +106,10 @@ def find_lasting_straggler(totals: Ranks, intervals: Sequence[Ranks]) -> Straggl
 
     stragglers = [find_straggler(ranks) for ranks in intervals]
     agreeing = sum(one is not None and one.rank == straggler.rank for one in stragglers)
-    return straggler if agreeing >= LASTING * len(stragglers) else None
+    if agreeing < LASTING * len(stragglers):
+        return None
+
+    return straggler
 
 
 def costs(ranks: Ranks, message_mb: float, straggler: Straggler | None) -> dict[str, float]:
@@ -121,13 +123,14 @@ def costs(ranks: Ranks, message_mb: float, straggler: Straggler | None) -> dict[
         return {}
 
     too_small = _is_too_small(ranks, message_mb, straggler)
-    straggler = None if too_small else straggler
-    seconds = {
-        "input": _over(ranks, "data", _lower_median),
-        cause_of(straggler): straggler.seconds if straggler else 0.0,
-        "saving": _over(ranks, "saving", max),
-        "evaluation": _over(ranks, "evaluation", max),
-    }
+    seconds = {"input": _over(ranks, "data", _lower_median)}
+    if straggler and not too_small:
+        seconds[cause_of(straggler)] = straggler.seconds
+    else:
+        seconds["straggler"] = 0.0
+
+    seconds["saving"] = _over(ranks, "saving", max)
+    seconds["evaluation"] = _over(ranks, "evaluation", max)
 
     if too_small:
         seconds["too-small"] = _over(ranks, "communication", mean)
@@ -137,9 +140,9 @@ def costs(ranks: Ranks, message_mb: float, straggler: Straggler | None) -> dict[
     return {cause: min(1.0, spent / wall) for cause, spent in seconds.items()}
 
 
-def cause_of(straggler: Straggler | None) -> str:
+def cause_of(straggler: Straggler) -> str:
     """Return the cause of its lateness: straggler or other-work."""
-    return "other-work" if straggler is not None and straggler.by_other_work else "straggler"
+    return "other-work" if straggler.by_other_work else "straggler"
 
 
 def _waits_for_messages(ranks: Ranks) -> float:
@@ -199,14 +202,16 @@ def _median_of_others(values: Mapping[int, float], rank: int) -> float:
 
 def without_single(shares: Mapping[str, float], intervals: Sequence[Ranks]) -> dict[str, float]:
     """Return the costs without a rare cause that occurred only once."""
-    intervals_with = {
-        cause: sum(
-            any(sums.seconds.get(cause, 0.0) > 0 for sums in ranks.values()) for ranks in intervals
-        )
-        for cause in RARE
-    }
+    lasting = dict(shares)
+    for cause in RARE:
+        with_cause = 0
+        for ranks in intervals:
+            with_cause += any(sums.seconds.get(cause, 0.0) > 0 for sums in ranks.values())
 
-    return {cause: share for cause, share in shares.items() if intervals_with.get(cause, 2) >= 2}
+        if with_cause < 2:
+            lasting.pop(cause, None)
+
+    return lasting
 
 
 def largest_cost(shares: Mapping[str, float]) -> str:
@@ -231,9 +236,9 @@ def confidence_of(
         named = [find_straggler(ranks) for ranks in intervals]
         agree = sum(straggling is not None and straggling.rank == straggler for straggling in named)
     else:
-        agree = sum(
-            largest_cost({k: v for k, v in shares.items() if k not in RARE}) == cause
-            for shares in interval_costs
-        )
+        agree = 0
+        for shares in interval_costs:
+            common = {name: share for name, share in shares.items() if name not in RARE}
+            agree += largest_cost(common) == cause
 
     return (agree + 1) / (len(interval_costs) + 2)

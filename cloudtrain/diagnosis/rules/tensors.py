@@ -7,6 +7,8 @@ import re
 from cloudtrain.diagnosis.rule import Rule
 
 _CUDA_NOTES = "https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management"
+_AUTOGRAD = "https://docs.pytorch.org/docs/stable/notes/autograd.html"
+_LAST = "if it belongs to the same job, make the batch smaller"
 _SMALLER = (
     "make the batch smaller (with gradient accumulation the result stays the same) or take a GPU"
     " with more memory"
@@ -23,8 +25,6 @@ def _gpu_memory(message: str) -> str:
         )
     return _SMALLER
 
-
-_LAST = "if it belongs to the same job, make the batch smaller"
 
 MEMORY = (
     Rule(
@@ -131,8 +131,6 @@ MEMORY = (
         source=_CUDA_NOTES,
     ),
 )
-
-_AUTOGRAD = "https://docs.pytorch.org/docs/stable/notes/autograd.html"
 
 TENSORS = (
     Rule(
