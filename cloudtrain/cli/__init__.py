@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
-from cloudtrain.errors import CloudtrainError, SpecError, StorageError, UsageError
+from cloudtrain.errors import CloudtrainError, Issue, SpecError, StorageError, UsageError
 from cloudtrain.version import __version__
 
 GROUPS: dict[str, dict[str, str]] = {
@@ -280,7 +280,10 @@ def _refuse(error: click.ClickException, argv: list[str]) -> int:
 
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
-    hint = f"{context.command_path} --help" if context else None
+    hint = None
+    if context:
+        hint = f"{context.command_path} --help"
+
     return _fail(UsageError(message[:1].lower() + message[1:], hint=hint), argv)
 
 
@@ -337,16 +340,21 @@ def _fail(error: Exception, argv: list[str]) -> int:
             "exit_code": error.exit_code,
         }
         if isinstance(error, SpecError):
-            detail["mistakes"] = [
-                {
-                    "where": issue.origin,
-                    "path": issue.field,
-                    "message": issue.message,
-                    "hint": issue.hint,
-                }
-                for issue in error.issues
-            ]
+            detail["mistakes"] = [_mistake(issue) for issue in error.issues]
 
-        print_json({"error": detail, **({"warnings": notes} if notes else {})})
+        document: dict[str, Any] = {"error": detail}
+        if notes:
+            document["warnings"] = notes
+
+        print_json(document)
 
     return error.exit_code
+
+
+def _mistake(issue: Issue) -> dict[str, Any]:
+    return {
+        "where": issue.origin,
+        "path": issue.field,
+        "message": issue.message,
+        "hint": issue.hint,
+    }

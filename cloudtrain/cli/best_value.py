@@ -11,4 +11,8 @@ def best_text(series: Series) -> str:
     if series.best is None:
         return f"{format_number(series.low[0])} to {format_number(series.high[0])}"
     value, step = series.best
-    return format_number(value) + (f" at step {format_number(step)}" if step is not None else "")
+    text = format_number(value)
+    if step is not None:
+        text += f" at step {format_number(step)}"
+
+    return text

@@ -55,7 +55,8 @@ def check_command(
     """
     loaded = load_job(job, options)
     plan = api.plan(loaded, provider, as_=as_, data_dir=folder)
-    issues = [*preflight(_as_checked_here(plan), starting=False), *sweep_issues_of(plan)]
+    issues = preflight(_as_checked_here(plan), starting=False)
+    issues += sweep_issues_of(plan)
 
     if not plan.context.strict:  # a strict preflight has them already
         issues += security_issues(plan)
@@ -93,10 +94,14 @@ def check_command(
 def _check_result(plan: Plan, notes: list[str], checks: Sequence[Check] | None) -> dict[str, Any]:
     """Return the JSON document of a job without mistakes."""
     result: dict[str, Any] = {"name": plan.spec.name, "provider": plan.provider, "warnings": notes}
-    result |= {} if checks is None else {"checks": [check.to_json() for check in checks]}
-    choice = plan.to_json()["target"]["choice"]
+    if checks is not None:
+        result["checks"] = [check.to_json() for check in checks]
 
-    return result | ({"machine": choice} if choice and not plan.is_rehearsal else {})
+    choice = plan.to_json()["target"]["choice"]
+    if choice and not plan.is_rehearsal:
+        result["machine"] = choice
+
+    return result
 
 
 def _as_checked_here(plan: Plan) -> Plan:

@@ -72,20 +72,22 @@ def _newest(store: RunStore, *, refuse_several: bool) -> Run | Sweep:
                 print_message(f"note: {submission.id} from this folder is still running")
 
     newest = candidates[0]
-    print_message(f"{newest.id}, the last {'sweep' if newest.is_sweep else 'run'} from this folder")
+    kind = "sweep" if newest.is_sweep else "run"
+    print_message(f"{newest.id}, the last {kind} from this folder")
     return _open(newest)
 
 
 def _running(candidates: Iterable[Submission], store: RunStore) -> list[Submission]:
     """Return the submissions that have not ended; ask again about those last seen running."""
-    ended = {
-        summary["run"] for summary in summaries(store) if summary["state"] in (*ENDED, DAMAGED)
-    }
-    return [
-        submission
-        for submission in candidates
-        if submission.id not in ended and not _has_ended(_open(submission))
-    ]
+    running = []
+    states = {summary["run"]: summary["state"] for summary in summaries(store)}
+    for submission in candidates:
+        if states.get(submission.id) in (*ENDED, DAMAGED):
+            continue
+        if not _has_ended(_open(submission)):
+            running.append(submission)
+
+    return running
 
 
 def _has_ended(candidate: Run | Sweep) -> bool:

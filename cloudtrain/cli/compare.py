@@ -32,7 +32,10 @@ def compare_command(folder: str | None, /, runs: tuple[str, ...], as_json: bool)
 
     For a sweep, show all of its trials.
     """
-    compared_runs = [found_run for run in runs for found_run in _runs_of(run, folder)]
+    compared_runs: list[Run] = []
+    for name in runs:
+        compared_runs += _runs_of(name, folder)
+
     if len({run.id for run in compared_runs}) < 2:
         raise UsageError("two or more runs are compared", hint="cloudtrain list shows them")
 
@@ -64,12 +67,18 @@ def _rows(compared: Compared, timestamp: float) -> Iterable[Sequence[str]]:
         yield "cost", *(format_cost(state) for state in states)
 
     for name, values in compared.settings.items():
-        yield name, *("" if value is None else _setting_cell(value) for value in values)
+        yield name, *map(_setting_cell, values)
 
     for name in compared.metrics:
-        series = [metrics.get(name) for metrics in compared.series]
-        yield name, *("" if values is None else format_number(values.last[0]) for values in series)
-        yield "  best", *("" if values is None else best_text(values) for values in series)
+        latest = []
+        best = []
+        for metrics in compared.series:
+            series = metrics.get(name)
+            latest.append(format_number(series.last[0]) if series else "")
+            best.append(best_text(series) if series else "")
+
+        yield name, *latest
+        yield "  best", *best
 
     if any(_rate(state) for state in states):
         yield "samples/s", *map(_rate, states)
@@ -84,13 +93,16 @@ def _rate(state: RunState) -> str:
 
 
 def _setting_cell(value: Any) -> str:
+    """Return the text of a setting; empty if the run does not have it."""
+    if value is None:
+        return ""
+
     if isinstance(value, list):
         text = ", ".join(map(str, value))
+    elif isinstance(value, Mapping):
+        text = ", ".join(f"{key}: {item}" for key, item in value.items())
     else:
         text = str(value)
-
-    if isinstance(value, Mapping):
-        text = ", ".join(f"{key}: {item}" for key, item in value.items())
     if len(text) <= MAX_CELL:
         return text
 

@@ -7,7 +7,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -24,7 +24,7 @@ from cloudtrain.diagnosis.failure import (
     diagnose_run,
     was_refused,
 )
-from cloudtrain.diagnosis.log_text import read_log
+from cloudtrain.diagnosis.log_text import Evidence, read_log
 from cloudtrain.diagnosis.slowness import Slowness, diagnose_slowness
 from cloudtrain.errors import CloudError, RunNotFound, StorageError, UsageError
 from cloudtrain.runs.state import RunState, explain
@@ -112,10 +112,17 @@ def diagnose_log(path: Path | None) -> Diagnosis:
         return diagnose_lines(read_log(sys.stdin.buffer, "line", notes), notes)
 
     try:
-        with open_regular_file(path) if path.is_file() else path.open("rb") as file:
+        with _opened(path) as file:
             return diagnose_lines(read_log(file, path.name, notes), notes)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _opened(path: Path) -> BinaryIO:
+    if path.is_file():
+        return open_regular_file(path)
+
+    return path.open("rb")
 
 
 def _show_log(diagnosis: Diagnosis, name: str, as_json: bool) -> None:
@@ -125,8 +132,12 @@ def _show_log(diagnosis: Diagnosis, name: str, as_json: bool) -> None:
 
     headline = diagnosis.headline or diagnosis.cause
     print_prose(f"{one_line(name)}: {indented(headline, 4)}")
-    cause = [("cause", diagnosis.cause)] if diagnosis.cause != headline else []
-    _print([*cause, *diagnosis_rows(diagnosis)])
+
+    rows = diagnosis_rows(diagnosis)
+    if diagnosis.cause != headline:
+        rows.insert(0, ("cause", diagnosis.cause))
+
+    _print(rows)
 
 
 def _show_sweep(sweep: Sweep, as_json: bool) -> None:
@@ -139,9 +150,10 @@ def _show_sweep(sweep: Sweep, as_json: bool) -> None:
 
 def _show_run(run: Run, as_json: bool) -> None:
     state, failure = _as_known(run)
-    diagnosis = diagnose_run(run.folder, state) if state.state == "failed" else None
-
-    if state.state == "stopped":
+    diagnosis = None
+    if state.state == "failed":
+        diagnosis = diagnose_run(run.folder, state)
+    elif state.state == "stopped":
         diagnosis = diagnose_limit(run.folder, state)
 
     slowness = diagnose_slowness(run.folder, state)
@@ -149,30 +161,32 @@ def _show_run(run: Run, as_json: bool) -> None:
         if failure is not None:
             raise failure
 
-        found_all = {
-            "failure": diagnosis.to_json() if diagnosis else None,
-            "slowness": slowness.to_json(),
-        }
-        following = next(iter(_next(run, state, diagnosis)), None)
-        print_json({"run": run.id, "state": state.state, **found_all, "next": following})
+        commands = _next(run, state, diagnosis)
+        print_json(
+            {
+                "run": run.id,
+                "state": state.state,
+                "failure": diagnosis and diagnosis.to_json(),
+                "slowness": slowness.to_json(),
+                "next": commands[0] if commands else None,
+            }
+        )
 
         return
 
     print_prose(_headline(run, state, is_current=failure is None))
-    rows = diagnosis_rows(diagnosis) if diagnosis else []
+    rows = []
+    if diagnosis:
+        rows = diagnosis_rows(diagnosis)
+        if diagnosis.cause not in explain(state):
+            rows.insert(0, ("cause", diagnosis.cause))
 
-    if diagnosis and diagnosis.cause not in explain(state):
-        rows.insert(0, ("cause", diagnosis.cause))
     if slowness.is_slow or (diagnosis is None and state.started):
         rows += slowness_rows(slowness)
 
     if state.phase and not state.started and not state.has_ended:
-        rows.append(
-            (
-                "phase",
-                f"{state.phase} for {format_duration(max(0.0, time.time() - state.phase_since))}",
-            )
-        )
+        seconds = max(0.0, time.time() - state.phase_since)
+        rows.append(("phase", f"{state.phase} for {format_duration(seconds)}"))
 
     if state.log_unread:
         rows.append(("note", f"its log could not be read: {state.log_unread.reason}"))
@@ -181,7 +195,8 @@ def _show_run(run: Run, as_json: bool) -> None:
         _print(rows)
         raise failure
 
-    _print([*rows, *(("next", text) for text in _next(run, state, diagnosis))])
+    rows += [("next", text) for text in _next(run, state, diagnosis)]
+    _print(rows)
 
 
 def _as_known(run: Run) -> tuple[RunState, CloudError | None]:
@@ -190,9 +205,15 @@ def _as_known(run: Run) -> tuple[RunState, CloudError | None]:
         return run.status(), None
     except (CloudError, StorageError) as error:
         state = run.cached_status()
-        if isinstance(error, StorageError) and state.ref is None:
-            raise
-        return state, error if isinstance(error, CloudError) and not state.has_ended else None
+        if isinstance(error, StorageError):
+            if state.ref is None:
+                raise
+
+            return state, None
+        if state.has_ended:
+            return state, None
+
+        return state, error
 
 
 def _headline(run: Run, state: RunState, *, is_current: bool = True) -> str:
@@ -203,9 +224,11 @@ def _headline(run: Run, state: RunState, *, is_current: bool = True) -> str:
         return f"{run.id} succeeded in {took}: nothing failed"
 
     if state.has_ended:
-        return f"{run.id} was stopped after {took}, and did not fail" + (
-            f": {state.reason}" if state.reason else ""
-        )
+        text = f"{run.id} was stopped after {took}, and did not fail"
+        if state.reason:
+            text += f": {state.reason}"
+
+        return text
 
     if not is_current:
         return f"{run.id} was {state.state} when it was last seen; asking again failed"
@@ -215,14 +238,8 @@ def _headline(run: Run, state: RunState, *, is_current: bool = True) -> str:
 
 def diagnosis_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Return rows about a failure besides its cause: a label and a text each."""
-    rows = [
-        ("evidence", f"{line.place}  {line.text[:_SHOWN_CHARACTERS]}")
-        for line in diagnosis.evidence
-    ]
-    rows += [
-        ("last lines", f"{line.place}  {line.text[:_SHOWN_CHARACTERS]}")
-        for line in diagnosis.last_lines
-    ]
+    rows = [("evidence", _shown_line(line)) for line in diagnosis.evidence]
+    rows += [("last lines", _shown_line(line)) for line in diagnosis.last_lines]
     rows += [("followed by", consequence.sentence) for consequence in diagnosis.consequences]
 
     if diagnosis.remedy:
@@ -232,15 +249,21 @@ def diagnosis_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if diagnosis.rule:
         rows.append(("rule", f"{diagnosis.rule.name}  {diagnosis.rule.source}"))
 
-    return [*rows, *(("note", note) for note in diagnosis.notes)]
+    rows += [("note", note) for note in diagnosis.notes]
+    return rows
+
+
+def _shown_line(line: Evidence) -> str:
+    return f"{line.place}  {line.text[:_SHOWN_CHARACTERS]}"
 
 
 def slowness_rows(slowness: Slowness) -> list[tuple[str, str]]:
     """Return rows that explain why a run is slow: a label and a text each."""
-    is_clear = not slowness.is_slow or slowness.confidence >= CLEAR_FROM
-    rows = [
-        ("speed", slowness.sentence if is_clear else f"not clear; most likely: {slowness.sentence}")
-    ]
+    speed = slowness.sentence
+    if slowness.is_slow and slowness.confidence < CLEAR_FROM:
+        speed = f"not clear; most likely: {speed}"
+
+    rows = [("speed", speed)]
 
     if slowness.is_slow:
         rows.append(
@@ -264,31 +287,38 @@ def slowness_rows(slowness: Slowness) -> list[tuple[str, str]]:
 def _next(run: Run, state: RunState, diagnosis: Diagnosis | None) -> list[str]:
     """Return the commands to type next, the most likely first."""
     if state.state == "failed":
-        is_elsewhere = (
-            diagnosis is not None and diagnosis.rule is not None and diagnosis.rule.is_consequence
-        )
-        rank = state.error.rank if state.error and not is_elsewhere else -1
-        logs = command("logs", run.id, *(("--rank", str(rank)) if rank >= 0 else ()))
-
         if was_refused(state):  # there is no log
             return _rerun_commands(run, state, as_it_is=False)
         if diagnosis is None or diagnosis.restart is None:
-            return [logs]
+            return [_logs_command(run, state, diagnosis)]
         if diagnosis.restart == "never":
             return [command("fetch", run.id)]
 
-        says_little = diagnosis.rule is not None and diagnosis.rule.is_symptom
-        return [
-            *([logs] if says_little else []),
-            *_rerun_commands(run, state, as_it_is=diagnosis.restart == "retry"),
-        ]
+        commands = _rerun_commands(run, state, as_it_is=diagnosis.restart == "retry")
+        if diagnosis.rule is not None and diagnosis.rule.is_symptom:  # it says little
+            commands.insert(0, _logs_command(run, state, diagnosis))
+
+        return commands
 
     if state.state == "succeeded":
         return [command("fetch", run.id)]
     if diagnosis is not None and diagnosis.restart == "after a change" and state.checkpoint is None:
         return _rerun_commands(run, state, as_it_is=False)[:1]
+    if state.has_ended:
+        return [command("rerun", run.id)]
 
-    return [command("rerun", run.id) if state.has_ended else command("attach", run.id)]
+    return [command("attach", run.id)]
+
+
+def _logs_command(run: Run, state: RunState, diagnosis: Diagnosis | None) -> str:
+    """Return the command that shows the log; of one rank if the cause is there."""
+    is_elsewhere = (
+        diagnosis is not None and diagnosis.rule is not None and diagnosis.rule.is_consequence
+    )
+    if state.error is None or is_elsewhere or state.error.rank < 0:
+        return command("logs", run.id)
+
+    return command("logs", run.id, "--rank", str(state.error.rank))
 
 
 def _rerun_commands(run: Run, state: RunState, *, as_it_is: bool) -> list[str]:
@@ -300,11 +330,17 @@ def _rerun_commands(run: Run, state: RunState, *, as_it_is: bool) -> list[str]:
     if as_it_is:
         return [rerun]
 
+    words = ["submit"]
+    if not Path(FILE).is_file():
+        words.append("JOB")
+
     rehearsed = rehearsed_by(state.provider, state.contract)
-    where = ("--as", rehearsed.name) if rehearsed else ("--provider", state.provider)
-    job = () if Path(FILE).is_file() else ("JOB",)
-    is_default = state.provider == DEFAULT_PROVIDER and rehearsed is None
-    submit = command("submit", *job, *(() if is_default else where))
+    if rehearsed:
+        words += ["--as", rehearsed.name]
+    elif state.provider != DEFAULT_PROVIDER:
+        words += ["--provider", state.provider]
+
+    submit = command(*words)
 
     return [
         f"{rerun}   after that change; of a setting: --set KEY=VALUE",
@@ -315,5 +351,6 @@ def _rerun_commands(run: Run, state: RunState, *, as_it_is: bool) -> list[str]:
 def _print(rows: list[tuple[str, Any]]) -> None:
     before = ""
     for name, text in rows:
-        print_prose(f"  {'' if name == before else name:<11} {one_line(str(text))}")
+        label = "" if name == before else name
+        print_prose(f"  {label:<11} {one_line(str(text))}")
         before = name

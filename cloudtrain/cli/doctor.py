@@ -86,11 +86,12 @@ def doctor_command(
 
 
 def _row(check: Check) -> str:
-    on_terminal = sys.stdout.isatty()
-    if on_terminal:
+    if sys.stdout.isatty():
         sign = mark(check.verdict)
+        indent = 4
     else:
         sign = f"{WORDS[check.verdict]:<5}"
+        indent = 8
 
     if check.verdict == "not allowed to look":
         answer = f"not allowed to look: {check.answer}"
@@ -98,10 +99,10 @@ def _row(check: Check) -> str:
         answer = check.answer
 
     lines = f"  {sign} {check.name:<15} {indented(check.question, 4)}? {indented(answer, 4)}"
+    if check.fix:
+        lines += f"\n{' ' * indent}fix: {indented(check.fix, 9)}"
 
-    return lines + (
-        f"\n{' ' * (4 if on_terminal else 8)}fix: {indented(check.fix, 9)}" if check.fix else ""
-    )
+    return lines
 
 
 def summary_of(checks: Sequence[Check]) -> str:

@@ -12,7 +12,7 @@ import click
 
 from cloudtrain.api.monitor import Update
 from cloudtrain.api.run import Run
-from cloudtrain.cli.output import command, print_message
+from cloudtrain.cli.output import command, count, print_message
 from cloudtrain.cli.run_end import rerun_elsewhere
 from cloudtrain.cli.terminal import bar, one_line, redraw, write_log
 from cloudtrain.errors import CloudError, CloudtrainError, StorageError
@@ -88,7 +88,10 @@ def follow(
         raise CloudError(error.message, hint=_keeps_running(run, error), code=error.code) from error
     except StorageError as error:
         view.clear()
-        hint = _keeps_running(run, error) if run.folder.path.is_dir() else error.hint
+        hint = error.hint
+        if run.folder.path.is_dir():
+            hint = _keeps_running(run, error)
+
         raise StorageError(error.message, hint=hint) from error
 
     view.finish()
@@ -96,8 +99,11 @@ def follow(
 
 
 def _keeps_running(run: Run, error: CloudtrainError) -> str:
-    before = f"{error.hint}; " if error.hint else ""
-    return f"{before}the job keeps running: {command('wait', run.id)}"
+    hint = f"the job keeps running: {command('wait', run.id)}"
+    if error.hint:
+        return f"{error.hint}; {hint}"
+
+    return hint
 
 
 class ProgressDisplay:
@@ -186,7 +192,7 @@ class View:
         """Remove the progress line, and print the number of lines of other ranks."""
         self.clear()
         if self.other_lines and self.output:
-            lines = "1 more line" if self.other_lines == 1 else f"{self.other_lines} more lines"
+            lines = count(self.other_lines, "more line")
             print_message(f"  ({lines} from other ranks: {command('logs', self.run.id)})")
 
     def clear(self) -> None:
@@ -220,13 +226,13 @@ class View:
 
     def _numbers(self, line: LogLine) -> None:
         """Show metrics at a limited rate, and progress only without a progress line."""
-        since = max(0.0, line.time - self._numbers_at) if self._numbers_at else 0.0
         if line.kind == "progress":
+            since = _seconds_between(self._numbers_at, line.time)
             self._numbers_at = self._numbers_at or line.time
             if self.display.live or since < PROGRESS_SECONDS:
                 return
         else:
-            passed = max(0.0, line.time - self._metrics_at) if self._metrics_at else 0.0
+            passed = _seconds_between(self._metrics_at, line.time)
             self._allowance = min(MAX_BURST, self._allowance + passed)
             self._metrics_at = line.time
 
@@ -240,8 +246,11 @@ class View:
 
     def _tell_wait(self, state: RunState) -> None:
         """Suggest other machines once, if the cloud has none for a long time."""
-        waiting = self.clock() - state.phase_since if state.phase == WAITING else 0.0
-        if self._wait_told or waiting < WAIT_SECONDS or state.has_ended:
+        if self._wait_told or state.phase != WAITING or state.has_ended:
+            return
+
+        waiting = self.clock() - state.phase_since
+        if waiting < WAIT_SECONDS:
             return
 
         self._wait_told = True
@@ -278,6 +287,14 @@ class View:
         print_message(f"  {one_line(text)}")
 
 
+def _seconds_between(start: float, end: float) -> float:
+    """Return the seconds from a Unix timestamp to another; 0 without the first."""
+    if not start:
+        return 0.0
+
+    return max(0.0, end - start)
+
+
 def progress_line(state: RunState, time: float, width: int) -> str:
     """Return the line, at most `width` characters long. `time`: a Unix timestamp."""
     elapsed = format_duration(state.seconds(time))
@@ -285,7 +302,11 @@ def progress_line(state: RunState, time: float, width: int) -> str:
     if not parts:
         return one_line(_before_training(state, time, elapsed))[:width]
 
-    parts = [*_activity_parts(state, time), *parts, (1, elapsed)]
+    activity = activity_text(state, time)
+    if activity:
+        parts.insert(0, (0, activity))
+
+    parts.append((1, elapsed))
     while _length(parts) > width and len(parts) > 1:
         least = max(rank for rank, _ in parts)
         at = max(index for index, (rank, _) in enumerate(parts) if rank == least)
@@ -303,21 +324,22 @@ def activity_text(state: RunState, time: float) -> str:
     doing = state.activity
     if doing is None:
         return ""
-    return doing.activity + (
-        f" for {format_duration(time - doing.time)}" if time - doing.time >= 1 else ""
-    )
 
+    seconds = time - doing.time
+    if seconds < 1:
+        return doing.activity
 
-def _activity_parts(state: RunState, time: float) -> list[_Part]:
-    text = activity_text(state, time)
-    return [(0, text)] if text else []
+    return f"{doing.activity} for {format_duration(seconds)}"
 
 
 def _before_training(state: RunState, time: float, elapsed: str) -> str:
     if state.state == "running" and state.activity:
         return activity_text(state, time)
     if state.state != "running":
-        since = format_duration(max(0.0, time - state.phase_since)) if state.phase else elapsed
+        since = elapsed
+        if state.phase:
+            since = format_duration(max(0.0, time - state.phase_since))
+
         return f"{state.phase or state.state}  {since}"
 
     return f"{len(state.ranks)} of {state.nodes * state.processes} ranks up  {elapsed}"
@@ -332,7 +354,10 @@ def _training_parts(state: RunState, time: float) -> list[_Part]:
         return parts
 
     where = position_parts(at)
-    parts += [(0 if text.startswith("step") or len(where) == 1 else 3, text) for text in where]
+    for text in where:
+        is_first = text.startswith("step") or len(where) == 1
+        parts.append((0 if is_first else 3, text))
+
     parts += [(2 + min(number, 2), text) for number, text in enumerate(latest_metrics(state))]
 
     if rate_text(state):
@@ -349,18 +374,18 @@ def _training_parts(state: RunState, time: float) -> list[_Part]:
 
 def latest_metrics(state: RunState) -> list[str]:
     """Return `loss 0.25`, `val_accuracy 0.93`: the running loss, then validation first."""
-    running = (
-        {"loss": state.progress.loss} if state.progress and state.progress.loss is not None else {}
-    )
     reported = sorted(state.metrics.items(), key=lambda item: not item[0].startswith("val"))
-    values = {**dict(reported), **running}
-    hidden = set(running)
+    values: dict[str, float] = {}
+    if state.progress and state.progress.loss is not None:
+        values["loss"] = state.progress.loss
+
+    for name, value in reported:
+        values.setdefault(name, value)
+
     if state.progress and state.progress.samples_per_s is not None:
-        hidden.add("samples_per_s")  # shown as the rate
+        values.pop("samples_per_s", None)  # shown as the rate
 
-    names = [*running, *(name for name, _ in reported if name not in hidden)]
-
-    return [f"{name} {format_number(values[name])}" for name in names[:MAX_METRICS]]
+    return [f"{name} {format_number(value)}" for name, value in list(values.items())[:MAX_METRICS]]
 
 
 def rate_text(state: RunState) -> str:
@@ -372,8 +397,7 @@ def rate_text(state: RunState) -> str:
     if not per_step:
         return ""
 
-    return (
-        f"{format_number(1 / per_step)} steps/s"
-        if per_step < 1
-        else f"{format_number(per_step)} s/step"
-    )
+    if per_step < 1:
+        return f"{format_number(1 / per_step)} steps/s"
+
+    return f"{format_number(per_step)} s/step"

@@ -70,9 +70,10 @@ def gpus_command(
     name, gpus = _gpu_and_count(gpu)
     filters = Filters(gpu=name, gpus=gpus, **where)
     settings = load_settings(Path.cwd(), {"data_dir": folder})
-    read = (
-        refresh_prices(settings, filters.provider, filters.region, print_message) if refresh else []
-    )
+    read = []
+    if refresh:
+        read = refresh_prices(settings, filters.provider, filters.region, print_message)
+
     offers = machine_offers(settings, filters)
     if as_json:
         print_json({"machines": [offer.to_json() for offer in offers], **_refreshed_json(read)})
@@ -95,7 +96,10 @@ def _gpu_and_count(text: str) -> tuple[str, int | None]:
     name, colon, number = text.partition(":")
     if colon and not re.fullmatch(r"[1-9]\d{0,3}", number):
         raise UsageError(f"{text!r}: {number!r} is not a number of GPUs", hint="such as A100:8")
-    return name, int(number) if colon else None
+    if not colon:
+        return name, None
+
+    return name, int(number)
 
 
 def _refreshed_text(read: Refreshed) -> str:

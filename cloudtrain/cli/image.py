@@ -84,7 +84,10 @@ def build_command(
     """
     source, options = _split(source, options)
     recipe = _recipe(source, args, platform or "")
-    names = (*((f"{LOCAL}:{recipe.kind}",) if recipe.kind else ()), *tags)
+    names = list(tags)
+    if recipe.kind:
+        names.insert(0, f"{LOCAL}:{recipe.kind}")
+
     name = build(recipe, names=names, options=options)
 
     if as_json:
@@ -92,13 +95,17 @@ def build_command(
         return
 
     print_output(name)
-    if len(names):
+    if names:
         print_message(f"  also called {', '.join(names)}")
 
-    flags = [word for arg in args for word in ("--arg", arg)] + (
-        ["--platform", platform] if platform else []
-    )
-    print_message(f"  push   {command('image', 'push', source, *flags, '--to', 'REPOSITORY')}")
+    words = ["image", "push", source]
+    for arg in args:
+        words += ["--arg", arg]
+
+    if platform:
+        words += ["--platform", platform]
+
+    print_message(f"  push   {command(*words, '--to', 'REPOSITORY')}")
 
 
 @image_command.command(
@@ -166,17 +173,13 @@ def _split(source: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]
         options = (source, *options)
         source = "cuda"
 
-    wrong = [
-        word
-        for word in options
-        if word.partition("=")[0] in _RESERVED_OPTIONS or re.match("-[A-Za-z]*[fot]", word)
-    ]
-    if wrong:
-        hint = (
-            "before the --: a Dockerfile's path, --arg NAME=VALUE, --platform or --tag; no other"
-            " context, no output"
-        )
-        raise UsageError(f"{wrong[0]} among docker's options", hint=hint)
+    for word in options:
+        if word.partition("=")[0] in _RESERVED_OPTIONS or re.match("-[A-Za-z]*[fot]", word):
+            hint = (
+                "before the --: a Dockerfile's path, --arg NAME=VALUE, --platform or --tag; no other"
+                " context, no output"
+            )
+            raise UsageError(f"{word} among docker's options", hint=hint)
 
     return source, options
 
@@ -188,14 +191,16 @@ def _recipe(source: str, args: tuple[str, ...], platform: str) -> Recipe:
 
     settings = load_settings(Path.cwd())
     if source in KINDS:
-        return our_recipe(source, (*(settings.get("image.args") or ()), *args), platform)
+        ours = tuple(settings.get("image.args") or ())
+        return our_recipe(source, ours + args, platform)
 
     dockerfile = Path(source).absolute()
     if not dockerfile.is_file():
         hint = f"{' or '.join(KINDS)} for our own image, or the path of a Dockerfile"
         raise UsageError(f"there is no file {source}", hint=hint)
 
-    return recipe_of(dockerfile, (*(settings.get("image.build_args") or ()), *args), platform)
+    own = tuple(settings.get("image.build_args") or ())
+    return recipe_of(dockerfile, own + args, platform)
 
 
 def _repository(provider: str | None) -> str:

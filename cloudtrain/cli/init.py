@@ -44,7 +44,11 @@ def init_command(folder: Path, as_json: bool) -> None:
         return
 
     print_message(f"wrote {', '.join(written[:-1])} and {written[-1]}")
-    print_message(f"  next     {command('submit', *(() if folder == Path() else (str(folder),)))}")
+    words = ["submit"]
+    if folder != Path():
+        words.append(str(folder))
+
+    print_message(f"  next     {command(*words)}")
 
 
 def _write(folder: Path, texts: Mapping[str, str]) -> list[str]:

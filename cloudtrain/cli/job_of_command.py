@@ -52,9 +52,15 @@ class JobCommand(click.Command):
 
 def _program_hint(ctx: click.Context, option: str, args: Sequence[str]) -> str:
     """Return how to pass an option to the program instead."""
-    at = next((at for at, word in enumerate(args) if word.partition("=")[0] == option), len(args))
+    names = [word.partition("=")[0] for word in args]
+    if option in names:
+        at = names.index(option)
+    else:
+        at = len(args)
+
+    own_words = [ctx.info_name or "", *args[:at]]
     words = [word for word in args[at:] if word != "--"]
-    return f"If it is for the program: {command(ctx.info_name or '', *args[:at], '--', *words)}"
+    return f"If it is for the program: {command(*own_words, '--', *words)}"
 
 
 def program_arguments() -> tuple[str, ...]:
@@ -120,12 +126,12 @@ def load_job(source: Path, options: Mapping[str, Any]) -> Job:
             " without it"
         )
 
-    flags = [
-        FlagText(f"resources.{name}={value}", f"--{name} {options[name]}")
-        for name, value in resources_of(options).items()
-    ]
+    flags: list[str] = []
+    for name, value in resources_of(options).items():
+        flags.append(FlagText(f"resources.{name}={value}", f"--{name} {options[name]}"))
 
-    return api.load(source, [*flags, *options["overrides"]], arguments=program_arguments())
+    flags += options["overrides"]
+    return api.load(source, flags, arguments=program_arguments())
 
 
 def sweep_issues_of(plan: Plan) -> list[Issue]:

@@ -45,19 +45,19 @@ def list_command(
         except StorageError as error:
             print_message(f"note: new runs of other machines are not listed: {error.message}")
 
-    runs = [
-        run
-        for run in list_runs(data_dir=folder, provider=provider)
-        if state in (None, run["state"])
-    ]
+    runs = list_runs(data_dir=folder, provider=provider)
+    if state is not None:
+        runs = [run for run in runs if run["state"] == state]
     if as_json:
         print_json(runs)
         return
 
     if not runs:
-        print_message(
-            f"no runs{f' in state {state}' if state else ''} yet; {command('submit')} starts one"
-        )
+        which = ""
+        if state is not None:
+            which = f" in state {state}"
+
+        print_message(f"no runs{which} yet; {command('submit')} starts one")
         return
 
     if not everything:

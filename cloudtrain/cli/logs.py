@@ -57,7 +57,10 @@ def logs_command(
 
     By default of all nodes and ranks. The lines of a sweep begin with the number of their trial.
     """
-    since_time = None if since is None else _parse_since(since)
+    since_time = None
+    if since is not None:
+        since_time = _parse_since(since)
+
     target = chosen(run, folder)
     if not isinstance(target, Run):
         from cloudtrain.cli.sweep_view import print_logs
@@ -76,15 +79,14 @@ def logs_command(
         display.clear()
         raise click.exceptions.Exit(130) from None
     display.clear()
-    if line is None:
-        is_narrowed = any(
-            value is not None and value is not True for value in (since, *options.values())
-        )
-        print_message(
-            f"no such lines; {command('logs', target.id)} shows all of them"
-            if is_narrowed
-            else _no_lines(target.cached_status())
-        )
+    if line is not None:
+        return
+
+    filters = [since, *options.values()]
+    if any(value is not None and value is not True for value in filters):
+        print_message(f"no such lines; {command('logs', target.id)} shows all of them")
+    else:
+        print_message(_no_lines(target.cached_status()))
 
 
 def _no_lines(state: RunState) -> str:

@@ -26,11 +26,13 @@ def machine_lines(plan: Plan) -> list[str]:
     if choice is None or plan.is_rehearsal:
         return []
 
-    origin = ""
+    reason = choice.reason
     if plan.spec.resources.instance.get(plan.target.provider):
         origin = plan.where("resources.instance")
+        if origin:
+            reason += f"  ← {origin}"
 
-    lines = [f"{choice.reason}{f'  ← {origin}' if origin else ''}"]
+    lines = [reason]
 
     if choice.cheaper:
         lines.append(f"cheaper: {'; '.join(_offer(offer, plan) for offer in choice.cheaper)}")
@@ -119,25 +121,46 @@ def _cells(offer: MachineOffer, timestamp: float) -> tuple[str, ...]:
     row = offer.machine
     price = offer.price
 
+    gpu_memory = ""
+    if row.gpu_memory_gib:
+        gpu_memory = f"{row.gpu_memory_gib:.0f} GiB"
+
+    usd = "unknown"
+    age = ""
+    if price:
+        usd = f"{price.usd:.2f}"
+        age = _age(price, timestamp)
+
+    spot = ""
+    if offer.spot_usd_per_hour:
+        spot = f"{offer.spot_usd_per_hour:.2f}"
+
     return (
         row.instance_type,
         f"{row.gpus} x {row.gpu}",
-        f"{row.gpu_memory_gib:.0f} GiB" if row.gpu_memory_gib else "",
+        gpu_memory,
         str(row.vcpus),
         f"{row.memory_gib:.0f} GiB",
         NETWORKS.get(row.network, ""),
-        f"{price.usd:.2f}" if price else "unknown",
-        f"{offer.spot_usd_per_hour:.2f}" if offer.spot_usd_per_hour else "",
+        usd,
+        spot,
         offer.region,
-        _age(price, timestamp) if price else "",
+        age,
     )
 
 
 def _age(price: Price, timestamp: float) -> str:
     days = price.age_days(timestamp)
-    marks = [f"{days} days old"] if days is not None and days > 1 else []
-    marks += ["your own table"] if price.source == OWN_TABLE else []
-    marks += [NOT_CHECKED] if NOT_CHECKED in price.source else []
-    shown = ", ".join(marks)
+    marks = []
+    if days is not None and days > 1:
+        marks.append(f"{days} days old")
+    if price.source == OWN_TABLE:
+        marks.append("your own table")
+    if NOT_CHECKED in price.source:
+        marks.append(NOT_CHECKED)
 
-    return (price.as_of or "no date") + (f" ({shown})" if shown else "")
+    date = price.as_of or "no date"
+    if not marks:
+        return date
+
+    return f"{date} ({', '.join(marks)})"

@@ -45,30 +45,33 @@ def metrics_command(folder: str | None, /, run: str | None, as_csv: bool, as_jso
         print_message(f"{shown_run.id} has reported no metrics")
     else:
         curves = shown_run.cached_status().curves
-        rows = [
-            (
-                name,
-                format_number(series.first[0]),
-                sparkline(curves[name].values if name in curves else []),
-                format_number(series.last[0]),
-                best_text(series),
-            )
-            for name, series in series_of(points).items()
-        ]
+        rows = []
+        for name, series in series_of(points).items():
+            curve = ""
+            if name in curves:
+                curve = sparkline(curves[name].values)
+
+            first = format_number(series.first[0])
+            last = format_number(series.last[0])
+            rows.append((name, first, curve, last, best_text(series)))
+
         print_output(table(rows, ("METRIC", "FIRST", "", "LAST", "BEST")))
 
 
 def _csv(points: Iterable[MetricPoint]) -> str:
     """Return a header, and one line per report."""
     points = list(points)
-    names = list(dict.fromkeys(name for point in points for name in point.values))
+    names: dict[str, None] = {}
+    for point in points:
+        names |= dict.fromkeys(point.values)
+
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["time", "step", "epoch", *(_column(name) for name in names)])
+    writer.writerow(["time", "step", "epoch", *map(_column, names)])
 
     for point in points:
-        row = [point.time, point.step, point.epoch, *(point.values.get(name) for name in names)]
-        writer.writerow(["" if cell is None else cell for cell in row])
+        row = [point.time, point.step, point.epoch, *map(point.values.get, names)]
+        writer.writerow(row)
 
     return text.getvalue()
 
@@ -78,4 +81,7 @@ def _column(name: str) -> str:
 
     A quotation mark in front keeps a spreadsheet from running it as a formula.
     """
-    return one_line(f"'{name}" if name[:1] in "=+-@" else name)
+    if name[:1] in "=+-@":
+        name = f"'{name}"
+
+    return one_line(name)

@@ -11,7 +11,7 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -65,7 +65,8 @@ def print_log_line(
     `names_source`: with its rank or node in front. `trial`: with the number of the trial too.
     """
     if as_json:
-        document = {
+        document: dict[str, Any] = {} if trial is None else {"trial": trial}
+        document |= {
             "time": line.time,
             "node": line.node,
             "rank": line.rank,
@@ -73,14 +74,16 @@ def print_log_line(
             "kind": line.kind or "output",
             "text": line.text,
         }
-        print_json(document if trial is None else {"trial": trial, **document}, indent=None)
+        print_json(document, indent=None)
         return
 
     source = ""
+    if trial is not None:
+        source = f"[trial {trial}] "
     if names_source:
-        source = f"[{line.source or f'node {line.node}'}] "
+        source += f"[{line.source or f'node {line.node}'}] "
 
-    write_log(source if trial is None else f"[trial {trial}] {source}", line.text)
+    write_log(source, line.text)
 
 
 def colour_state(state: str) -> str:
@@ -93,10 +96,13 @@ def colour_state(state: str) -> str:
 
 def command(*words: str) -> str:
     """Return a command line to type next, quoted for a shell, with the --data-dir of this one."""
+    line = [_program(), *words]
     context = click.get_current_context(silent=True)
     folder = context.find_root().obj if context else None
-    options = ["--data-dir", folder] if folder else []
-    return shlex.join([_program(), *options, *words])
+    if folder:
+        line[1:1] = ["--data-dir", folder]
+
+    return shlex.join(line)
 
 
 def _program() -> str:
@@ -124,10 +130,10 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
     """Return columns as wide as their widest cell."""
     cells = [tuple(header), *(tuple(map(one_line, row)) for row in rows)]
     widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "  ".join(_padded(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
+    lines = []
+    for row in cells:
+        padded = map(_padded, row, widths)
+        lines.append("  ".join(padded).rstrip())
 
     return "\n".join(lines)
 
@@ -145,7 +151,9 @@ def _width(text: str) -> int:
 
     if shown.isascii():
         return len(shown)
-    return sum(2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in shown)
+
+    wide = sum(unicodedata.east_asian_width(sign) in "WF" for sign in shown)
+    return len(shown) + wide
 
 
 def count(number: int, word: str) -> str:
@@ -153,7 +161,8 @@ def count(number: int, word: str) -> str:
     if number == 1:
         return f"{number} {word}"
 
-    return f"{number} {word}{'es' if word.endswith('s') else 's'}"
+    ending = "es" if word.endswith("s") else "s"
+    return f"{number} {word}{ending}"
 
 
 def format_age(seconds: float, timestamp: float) -> str:
@@ -174,7 +183,10 @@ def sparkline(values: Sequence[float], width: int = 32) -> str:
 
     low = min(points) / 2
     span = max(points) / 2 - low  # halves: 1e308 and -1e308 lie too far apart
-    return "".join(_BARS[round((value / 2 - low) / span * 7) if span else 0] for value in points)
+    if not span:
+        return _BARS[0] * len(points)
+
+    return "".join(_BARS[round((value / 2 - low) / span * 7)] for value in points)
 
 
 def short_name(name: str) -> str:
@@ -214,10 +226,16 @@ def error_lines(error: CloudtrainError, width: int) -> list[str]:
     width = max(MIN_WIDTH, width)
 
     if not issues:
-        return [*_labelled("error:", error.message, width), *_hint(error.hint, width)]
+        return _labelled("error:", error.message, width) + _hint(error.hint, width)
 
-    parts = [list(_issue(issue, width)) for issue in issues]
-    return [line for number, part in enumerate(parts) for line in ([""] if number else []) + part]
+    lines: list[str] = []
+    for issue in issues:
+        if lines:
+            lines.append("")
+
+        lines += _issue(issue, width)
+
+    return lines
 
 
 def note_lines(text: str, width: int) -> list[str]:
@@ -226,9 +244,11 @@ def note_lines(text: str, width: int) -> list[str]:
 
 
 def _issue(issue: Issue, width: int) -> Iterator[str]:
-    yield from _labelled(
-        "error:", f"{issue.field}: {issue.message}" if issue.field else issue.message, width
-    )
+    message = issue.message
+    if issue.field:
+        message = f"{issue.field}: {message}"
+
+    yield from _labelled("error:", message, width)
     if issue.origin:
         yield f"  at {one_line(issue.origin)}"
     if issue.path[:1] != ("secrets",):  # the line may hold one
@@ -271,8 +291,11 @@ def _labelled(word: str, text: str, width: int) -> list[str]:
 def _source(origin: str, width: int) -> list[str]:
     """Return the line of the file and a mark below the error; nothing if it cannot be read."""
     place = _PLACE.fullmatch(origin)
-    text = _line_of(place["file"], int(place["line"])) if place else None
-    if place is None or text is None:
+    if place is None:
+        return []
+
+    text = _line_of(place["file"], int(place["line"]))
+    if text is None:
         return []
 
     number = place["line"]

@@ -62,7 +62,7 @@ def plan_command(
     plan = api.plan(
         load_job(job, options), provider, as_=as_, data_dir=folder, progress=bar, preview=preview
     )
-    issues = [*plan.issues, *sweep_issues_of(plan)]
+    issues = list(plan.issues) + sweep_issues_of(plan)
     if as_json or target:  # a request that would be refused is handed to no other tool
         raise_errors(issues)
     if target is not None:

@@ -52,7 +52,10 @@ def headline(plan: Plan) -> str:
         spot = ", spot" if resources.spot else ""
         return f"{resources.nodes} x {_machines(plan)}{spot}, {plan.target.where}"
 
-    gpus = f", {count(plan.gpus, 'GPU')} each" if plan.gpus else ""
+    gpus = ""
+    if plan.gpus:
+        gpus = f", {count(plan.gpus, 'GPU')} each"
+
     processes = count(plan.processes, "process")
     return f"{count(resources.nodes, 'node')} x {processes}{gpus} {place(plan)}"
 
@@ -61,7 +64,10 @@ def place(plan: Plan) -> str:
     """Return `on this machine`, `on this machine, as SageMaker would run it`, or `in us-east-1`."""
     if plan.is_rehearsal:
         return f"on {plan.host.where}, as {plan.target.declaration.label} would run it"
-    return f"{'on' if plan.target.cost_estimate is None else 'in'} {plan.target.where}"
+    if plan.target.cost_estimate is None:
+        return f"on {plan.target.where}"
+
+    return f"in {plan.target.where}"
 
 
 def _machines(plan: Plan) -> str:
@@ -69,9 +75,16 @@ def _machines(plan: Plan) -> str:
     described = []
     for name in plan.target.instances:
         row = find_instance(plan.target.provider, name)
-        parts = [f"{row.gpus} x {names_of(row)[-1]}"] if row and row.gpus else []
-        parts += [NETWORKS[row.network]] if row and row.network in NETWORKS else []
-        described.append(f"{name} ({', '.join(parts)})" if parts else name)
+        parts = []
+        if row and row.gpus:
+            parts.append(f"{row.gpus} x {names_of(row)[-1]}")
+        if row and row.network in NETWORKS:
+            parts.append(NETWORKS[row.network])
+
+        if parts:
+            described.append(f"{name} ({', '.join(parts)})")
+        else:
+            described.append(name)
 
     return " or ".join(described) or f"machine of {plan.target.cluster}"
 
@@ -101,12 +114,16 @@ def _sections(plan: Plan) -> dict[str, Sequence[str]]:
     )
     command = f"{program} {shlex.join(hide_secrets(spec.args.argv))}".rstrip()
     packed = " (unchanged, packed already)" if is_packed(plan) else ""
-    kept = f"{', '.join(spec.keep)} of the working folder, with the output" if spec.keep else ""
+    kept = ""
+    if spec.keep:
+        kept = f"{', '.join(spec.keep)} of the working folder, with the output"
+
+    image = "" if plan.is_rehearsal else plan.target.image_address
 
     return {
         "runs": [f"{command}      {count(spec.resources.nodes * plan.processes, 'process')}"],
         "account": _borrowed(plan),
-        "image": ["" if plan.is_rehearsal else plan.target.image_address],
+        "image": [image],
         "source": [
             f"{count(source.files, 'file')}, {format_size(source.bytes)},"
             f" sha256:{source.digest[:8]}…{packed}"
@@ -156,7 +173,8 @@ def rehearsed(plan: Plan) -> str:
 
     changes = "; ".join(rehearsal.changes[:MAX_CHANGES])
     more = len(rehearsal.changes) - MAX_CHANGES
-    changes += f"; and {more} more (cloudtrain plan --diff {rehearsal.run})" if more > 0 else ""
+    if more > 0:
+        changes += f"; and {more} more (cloudtrain plan --diff {rehearsal.run})"
 
     return f"{when}, but changed since: {changes}"
 
@@ -169,24 +187,29 @@ def _packages(plan: Plan) -> str:
     if not dependencies_document(plan):
         return ""
     packages = [hide_passwords(text) for text in dependencies.packages] or list(source.packages)
-    more = f" and {len(packages) - MAX_PACKAGES} more" if len(packages) > MAX_PACKAGES else ""
-    is_local = plan.target.contract == "plain" or plan.is_rehearsal
-    where = (
-        "into an environment kept on this machine" if is_local else "on each node, before the start"
-    )
-    file = dependencies.file or source.requirements
-    torch = ", torch too if they ask for another" if dependencies.replace_torch else "; torch stays"
+    shown = ", ".join(packages[:MAX_PACKAGES])
+    if len(packages) > MAX_PACKAGES:
+        shown += f" and {len(packages) - MAX_PACKAGES} more"
 
-    origin = file or plan.where("dependencies")
-    return f"{', '.join(packages[:MAX_PACKAGES])}{more}  ← {origin}; {where}{torch}"
+    origin = dependencies.file or source.requirements or plan.where("dependencies")
+    where = "on each node, before the start"
+    if plan.target.contract == "plain" or plan.is_rehearsal:
+        where = "into an environment kept on this machine"
+
+    torch = "; torch stays"
+    if dependencies.replace_torch:
+        torch = ", torch too if they ask for another"
+
+    return f"{shown}  ← {origin}; {where}{torch}"
 
 
 def _borrowed(plan: Plan) -> list[str]:
     """Return account settings that come from the cloud's own tools."""
-    return [
-        f"{path} {value}  ← {plan.origins.get(path, '')}"
-        for path, value in plan.target.borrowed.items()
-    ]
+    lines = []
+    for path, value in plan.target.borrowed.items():
+        lines.append(f"{path} {value}  ← {plan.origins.get(path, '')}")
+
+    return lines
 
 
 def _overrides(plan: Plan) -> str:
@@ -203,7 +226,10 @@ def _request_hint(plan: Plan) -> str:
 
 def _kind(plan: Plan) -> str:
     name = plan.target.declaration.request_name
-    return f"{name}, " if name else ""
+    if not name:
+        return ""
+
+    return f"{name}, "
 
 
 def cost(plan: Plan) -> list[str]:
@@ -219,21 +245,12 @@ def cost(plan: Plan) -> list[str]:
             f" {plan.target.where}{elsewhere(plan)}{_keep_alive(estimate)}"
         ]
 
-    age = estimate.age_days(plan.context.time)
-    old = f"price of {estimate.price.as_of}" if estimate.price.as_of else "price"
-    old += f", {age} days old" if age is not None and age >= 0 else ""
-    old += " of your own table" if estimate.price.source == OWN_TABLE else ""
-
-    if NOT_CHECKED in estimate.price.source:
-        old = f"{estimate.price.as_of} {estimate.price.source}"
     spot = ", spot is less" if plan.spec.resources.spot else ""
-    lines = [f"{estimate.usd_per_hour:.2f} USD/h on demand{spot} ({old})"]
+    lines = [f"{estimate.usd_per_hour:.2f} USD/h on demand{spot} ({_price_text(plan, estimate)})"]
     where = plan.origins.get(estimate.cap)
-    reason = (
-        f"  ← {where} {estimate.cap.rpartition('.')[2]}"
-        if where
-        else "  (the default; limits.max_runtime changes it)"
-    )
+    reason = "  (the default; limits.max_runtime changes it)"
+    if where:
+        reason = f"  ← {where} {estimate.cap.rpartition('.')[2]}"
     if not estimate.price.usd:
         stop = format_duration(estimate.max_seconds)
         return [f"nothing more: {estimate.price.source}; stops after {stop}{reason}"]
@@ -254,6 +271,27 @@ def cost(plan: Plan) -> list[str]:
     return lines
 
 
+def _price_text(plan: Plan, estimate: CostEstimate) -> str:
+    """Return the date of a price, and where it comes from."""
+    price = estimate.price
+    if price is None:
+        return ""
+    if NOT_CHECKED in price.source:
+        return f"{price.as_of} {price.source}"
+
+    text = "price"
+    if price.as_of:
+        text += f" of {price.as_of}"
+
+    age = estimate.age_days(plan.context.time)
+    if age is not None and age >= 0:
+        text += f", {age} days old"
+    if price.source == OWN_TABLE:
+        text += " of your own table"
+
+    return text
+
+
 def _sweep(plan: Plan) -> list[str]:
     """Return the search in two lines: its trials and space, then the objective and the cost."""
     sweep = plan.spec.sweep
@@ -263,17 +301,17 @@ def _sweep(plan: Plan) -> list[str]:
     from cloudtrain.sweeps.planning import planned  # few jobs have one
 
     space = ", ".join(f"{key} {dimension.text()}" for key, dimension in sweep.space.items())
-    method = (
-        sweep.method
-        if sweep.method == sweep.chosen_sampler
-        else f"{sweep.method} ({sweep.chosen_sampler})"
-    )
-
+    method: str = sweep.method
     if sweep.engine == "native":
         method = get_provider(plan.target.provider).native_sweeps().method(plan)
+    elif sweep.chosen_sampler != method:
+        method += f" ({sweep.chosen_sampler})"
+
     better = "highest" if sweep.objective.goal == "maximize" else "lowest"
     usd = planned(plan, sweep).worst_usd
-    most = f", at most {usd:.2f} USD together" if usd is not None else ""
+    most = ""
+    if usd is not None:
+        most = f", at most {usd:.2f} USD together"
 
     return [
         f"{method}, {count(sweep.trial_count, 'trial')}, {sweep.parallel} at once: {space}",
@@ -288,7 +326,11 @@ def _keep_alive(estimate: CostEstimate) -> str:
     """Return the cost of machines that are kept for the next job; may be empty."""
     if not estimate.kept_seconds:
         return ""
-    usd = f": {estimate.kept_usd:.2f} USD of that" if estimate.kept_usd is not None else ""
+
+    usd = ""
+    if estimate.kept_usd is not None:
+        usd = f": {estimate.kept_usd:.2f} USD of that"
+
     return (
         f"; its machines are kept for {format_duration(estimate.kept_seconds)} after the end, and"
         f" billed{usd}"
@@ -299,24 +341,32 @@ def _limits(plan: Plan) -> str:
     limits = plan.spec.limits
     estimate = plan.target.cost_estimate
     seconds = estimate.max_seconds if estimate else limits.max_runtime
-    runtime = f"stops after {format_duration(seconds)}" if seconds else "no time limit"
-    origin = plan.origins.get("limits.max_runtime") if seconds == limits.max_runtime else None
-    restarts = f"{count(limits.restarts, 'restart')} in place"
-    early = plan.request.job.stop_after_seconds
-    saves = f"; it saves and stops by itself after {format_duration(early)}" if early else ""
+    runtime = "no time limit"
+    if seconds:
+        runtime = f"stops after {format_duration(seconds)}"
 
-    return f"{runtime}{f'  ← {origin} max_runtime' if origin else ''}; {restarts}{saves}"
+    origin = plan.origins.get("limits.max_runtime")
+    if origin and seconds == limits.max_runtime:
+        runtime += f"  ← {origin} max_runtime"
+
+    early = plan.request.job.stop_after_seconds
+    saves = ""
+    if early:
+        saves = f"; it saves and stops by itself after {format_duration(early)}"
+
+    return f"{runtime}; {count(limits.restarts, 'restart')} in place{saves}"
 
 
 def _set_elsewhere(plan: Plan) -> list[tuple[str, str]]:
     """Return the fields that flags set, with the flag: the file does not have them."""
     flags = [(path, origin) for path, origin in plan.origins.items() if origin.startswith("--")]
     # The section around a field has the same origin, and need not be shown too.
-    return [
-        (path, origin)
-        for path, origin in flags
-        if not any(_is_around(path, another) for another, _ in flags)
-    ]
+    shown = []
+    for path, origin in flags:
+        if not any(_is_around(path, another) for another, _ in flags):
+            shown.append((path, origin))
+
+    return shown
 
 
 def _is_around(path: str, another: str) -> bool:
@@ -365,7 +415,10 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
     before, after = (_lines(_without_secrets(side)) for side in sides)
     lines = list(unified_diff(before, after, against, "plan", lineterm=""))
 
-    return lines or ([] if is_same else ["only secrets differ"])
+    if not lines and not is_same:
+        return ["only secrets differ"]
+
+    return lines
 
 
 def _id_of(document: Any) -> str:

@@ -33,12 +33,10 @@ def with_sweeps(runs: list[dict[str, Any]], data_dir: str | None) -> list[dict[s
     from cloudtrain.sweeps.sweep import list_sweeps
 
     shown = {*trials.values()}
-    lines = [
-        as_listed(listed.status())
-        for listed in list_sweeps(data_dir=data_dir)
-        if listed.id in shown
-    ]
-    rows = [run for run in runs if run["run"] not in trials] + lines
+    rows = [run for run in runs if run["run"] not in trials]
+    for listed in list_sweeps(data_dir=data_dir):
+        if listed.id in shown:
+            rows.append(as_listed(listed.status()))
 
     return sorted(rows, key=lambda run: -run["created"])
 
@@ -46,41 +44,31 @@ def with_sweeps(runs: list[dict[str, Any]], data_dir: str | None) -> list[dict[s
 def table_of(runs: Sequence[dict[str, Any]]) -> str:
     """Return a line for each run, with its owner if some are not yours."""
     now = time.time()
+    header = ["RUN", "STATE", "PROVIDER", "NODES", "TOOK", "SUBMITTED"]
     rows = []
-    foreign = any(run["owner"] for run in runs)
-
     for run in runs:
-        begin = run["started"] or run["created"]
-        if is_as_last_seen(run):
-            took = ""
-        else:
+        took = ""
+        if not is_as_last_seen(run):
+            begin = run["started"] or run["created"]
             took = format_duration(max(0.0, (run["ended"] or now) - begin))
 
-        owner = (run["owner"] or "you",) if foreign else ()
-        rows.append(
-            (
-                run["run"],
-                _format_state(run),
-                *owner,
-                run["provider"] + (f" as {run['contract']}" if is_rehearsal(run) else ""),
-                run.get("size") or f"{run['nodes']}x{run['processes']}",
-                took,
-                format_age(run["created"], now) if run["created"] else "",
-            )
-        )
+        provider = run["provider"]
+        if is_rehearsal(run):
+            provider += f" as {run['contract']}"
 
-    return table(
-        rows,
-        (
-            "RUN",
-            "STATE",
-            *(("OWNER",) if foreign else ()),
-            "PROVIDER",
-            "NODES",
-            "TOOK",
-            "SUBMITTED",
-        ),
-    )
+        submitted = ""
+        if run["created"]:
+            submitted = format_age(run["created"], now)
+
+        nodes = run.get("size") or f"{run['nodes']}x{run['processes']}"
+        rows.append([run["run"], _format_state(run), provider, nodes, took, submitted])
+
+    if any(run["owner"] for run in runs):
+        header.insert(2, "OWNER")
+        for run, row in zip(runs, rows, strict=True):
+            row.insert(2, run["owner"] or "you")
+
+    return table(rows, header)
 
 
 def _format_state(run: dict[str, Any]) -> str:

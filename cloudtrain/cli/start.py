@@ -69,9 +69,11 @@ def start(
     if not detach:
         report_and_exit(run, follow(run), as_json)
     if as_json:
-        print_json(
-            {"run": run.id, "folder": str(run.folder.path), **({"after": after} if after else {})}
-        )
+        document = {"run": run.id, "folder": str(run.folder.path)}
+        if after:
+            document["after"] = after
+
+        print_json(document)
     else:
         print_output(run.id)
         print_message(
@@ -96,8 +98,9 @@ def confirm_cost(folder: Path, worst_usd: float | None) -> None:
     if not load_settings(folder)["confirm"]:
         return
     question = "Start it? What it will cost is not known"
-    if not click.confirm(
-        question if worst_usd is None else f"Start it, for at most {worst_usd:.2f} USD?", err=True
-    ):
+    if worst_usd is not None:
+        question = f"Start it, for at most {worst_usd:.2f} USD?"
+
+    if not click.confirm(question, err=True):
         hint = "--yes starts it without a question, confirm = false in cloudtrain.toml all of them"
         raise RefusedError("not confirmed", hint=hint, outcome=Outcome.NOT_STARTED)

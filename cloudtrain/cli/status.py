@@ -74,12 +74,12 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
         if failure is not None:
             raise failure
 
+        document = state.to_json()
         forecast = target.forecast()
-        more = {
-            "forecast": forecast.to_json() if forecast else None,
-            "folder": str(target.folder.path),
-        }
-        print_json({**state.to_json(), **more, "results": dict(target.artifacts())})
+        document["forecast"] = forecast and forecast.to_json()
+        document["folder"] = str(target.folder.path)
+        document["results"] = dict(target.artifacts())
+        print_json(document)
 
         return
 
@@ -130,12 +130,18 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
 
 
 def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
-    verb = "runs" if state.started else "waits"
-    rows = [
-        *([("owner", state.owner)] if state.owner else []),
-        ("submitted", format_age(state.created, time.time())),
-        ("took" if state.ended else verb, format_duration(state.seconds(time.time()))),
-    ]
+    rows = []
+    if state.owner:
+        rows.append(("owner", state.owner))
+
+    rows.append(("submitted", format_age(state.created, time.time())))
+
+    if state.ended:
+        verb = "took"
+    else:
+        verb = "runs" if state.started else "waits"
+
+    rows.append((verb, format_duration(state.seconds(time.time()))))
 
     if state.instance:
         rows.append(("machines", f"{state.nodes} x {state.instance}"))
@@ -148,12 +154,8 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
         rows.append(("image", one_line(state.image + digest)))
 
     if state.phase and not state.has_ended:
-        rows.append(
-            (
-                "phase",
-                f"{state.phase} for {format_duration(max(0.0, time.time() - state.phase_since))}",
-            )
-        )
+        seconds = max(0.0, time.time() - state.phase_since)
+        rows.append(("phase", f"{state.phase} for {format_duration(seconds)}"))
 
     why = explain(state)
     if why:
@@ -181,18 +183,15 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
         if eta is not None:
             remaining = f", {format_duration(eta)} left"
 
-        rows.append(("step", f"{at.step}/{'?' if at.steps is None else at.steps}{remaining}"))
+        steps = "?" if at.steps is None else at.steps
+        rows.append(("step", f"{at.step}/{steps}{remaining}"))
 
     if state.metrics:
-        latest = "  ".join(
-            f"{name} {format_number(value)}" for name, value in state.metrics.items()
-        )
-        rows.append(("metrics", one_line(latest)))
+        latest = [f"{name} {format_number(value)}" for name, value in state.metrics.items()]
+        rows.append(("metrics", one_line("  ".join(latest))))
 
-    rows += [
-        ("", line)
-        for line in learning_curves({name: curve.values for name, curve in state.curves.items()})
-    ]
+    curves = {name: curve.values for name, curve in state.curves.items()}
+    rows += [("", line) for line in learning_curves(curves)]
 
     if state.restarts:
         rows.append(("restarts", str(state.restarts)))
@@ -214,9 +213,15 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
 
 def _cost(run: Run, state: RunState) -> str:
     """Return the billed cost, or the cost so far and at the end; empty if free or unknown."""
-    forecast = run.forecast()
-    parts = cost_parts(forecast) if forecast else []
-    if format_cost(state) or not parts:
+    if format_cost(state):
         return format_cost(state)
+
+    forecast = run.forecast()
+    if forecast is None:
+        return ""
+
+    parts = cost_parts(forecast)
+    if not parts:
+        return ""
 
     return f"{', '.join(parts)}, at list price"

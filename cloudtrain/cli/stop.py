@@ -68,7 +68,10 @@ def _stop_sweep(sweep: Sweep, as_json: bool) -> NoReturn:
     if as_json:
         print_json(sweep_as_json(state))
     report(sweep, state)
-    raise click.exceptions.Exit(0 if state.state == "stopped" else EXIT_CODES[state.state])
+    if state.state == "stopped":
+        raise click.exceptions.Exit(0)
+
+    raise click.exceptions.Exit(EXIT_CODES[state.state])
 
 
 def _say_whether_requested(target: Run) -> None:

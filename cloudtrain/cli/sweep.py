@@ -148,7 +148,8 @@ def start_command(
         progress=bar,
         preview=dry_run and not as_json,  # placeholders are for people only
     )
-    issues = [*preflight(as_checked_here(plan.job), starting=not dry_run), *sweep_issues(plan.job)]
+    issues = preflight(as_checked_here(plan.job), starting=not dry_run)
+    issues += sweep_issues(plan.job)
     raise_errors(issues)
     print_message(overview(plan))
 
@@ -295,7 +296,8 @@ def _load(job: Path, options: dict[str, Any]) -> Job:
         if options[name]:
             flags.append(FlagText(f"sweep.{name}={options[name]}", f"--{name} {options[name]}"))
 
-    return load_job(job, {**options, "overrides": (*flags, *overrides)})
+    flags += overrides
+    return load_job(job, {**options, "overrides": flags})
 
 
 def _as_json(plan: SweepPlan) -> dict[str, Any]:

@@ -48,18 +48,17 @@ def _as_csv(state: SweepState) -> str:
     keys = list(state.definition.space)
     file = io.StringIO()
     writer = csv.writer(file)
-    writer.writerow(
-        [
-            COLUMNS[0],
-            *(f"parameters.{key}" if key in COLUMNS else key for key in keys),
-            *COLUMNS[1:],
-        ]
-    )
+    header = [f"parameters.{key}" if key in COLUMNS else key for key in keys]
+    header.insert(0, COLUMNS[0])
+    header += COLUMNS[1:]
+    writer.writerow(header)
 
     for trial in state.trials:
+        row: list[object] = [trial.number]
+        row += [_cell(trial.parameters[key]) for key in keys]
         value = trial.value if trial.value is not None and math.isfinite(trial.value) else ""
-        outcome = (trial.state, trial.reports, value, trial.spent_usd, trial.seconds, trial.run)
-        writer.writerow([trial.number, *(_cell(trial.parameters[key]) for key in keys), *outcome])
+        row += [trial.state, trial.reports, value, trial.spent_usd, trial.seconds, trial.run]
+        writer.writerow(row)
 
     return file.getvalue()
 

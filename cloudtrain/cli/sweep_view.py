@@ -54,13 +54,14 @@ def overview(plan: SweepPlan) -> str:
         f"{definition.sweep_id}  {trials}, {definition.parallel} at once, on {where}",
         f"  objective   {definition.metric}, {definition.goal}{until}",
         f"  method      {_method(plan)}",
-        *(
-            f"  {'space' if not at else '     '}       {one_line(f'{key}: {dimension.text()}')}"
-            for at, (key, dimension) in enumerate(definition.space.items())
-        ),
-        f"  stopping    {_stopping(plan) or 'none: every trial trains to its end'}",
-        f"  cost        {_cost(plan)}",
     ]
+    label = "space"
+    for key, dimension in definition.space.items():
+        lines.append(f"  {label:<11} {one_line(f'{key}: {dimension.text()}')}")
+        label = ""
+
+    lines.append(f"  stopping    {_stopping(plan) or 'none: every trial trains to its end'}")
+    lines.append(f"  cost        {_cost(plan)}")
     if definition.budget.seconds:
         lines.append(
             f"  time        every trial ends after {format_duration(definition.budget.seconds)}"
@@ -89,7 +90,10 @@ def _stopping(plan: SweepPlan) -> str:
     if not definition.rungs:
         return ""
 
-    shown = ", ".join(map(str, definition.rungs[:5])) + (", …" if len(definition.rungs) > 5 else "")
+    shown = ", ".join(map(str, definition.rungs[:5]))
+    if len(definition.rungs) > 5:
+        shown += ", …"
+
     how = "from its checkpoints" if definition.promotes else "and the others end"
     return f"after report {shown} the best 1/{definition.eta} continues {how}"
 
@@ -112,7 +116,9 @@ def _cost(plan: SweepPlan) -> str:
 
 def extension_lines(sweep: Sweep, extension: Extension) -> list[str]:
     """Return what an extension starts, and the most that it may cost."""
-    parts = [count(extension.new_trials, "new trial")] if extension.new_trials else []
+    parts = []
+    if extension.new_trials:
+        parts.append(count(extension.new_trials, "new trial"))
     if extension.resumed:
         parts.append(f"{count(len(extension.resumed), 'interrupted trial')} resumed")
 
@@ -166,10 +172,8 @@ class _Screen:
             return
 
         width = shutil.get_terminal_size().columns
-        lines = [
-            line[: width - 1]
-            for line in (summary_line(state), *trial_table(state, MAX_LIVE).splitlines())
-        ]
+        shown = [summary_line(state), *trial_table(state, MAX_LIVE).splitlines()]
+        lines = [line[: width - 1] for line in shown]
         if lines != self._lines:
             redraw_lines(lines, len(self._lines))
             self._lines = lines
@@ -194,46 +198,52 @@ def summary_line(state: SweepState) -> str:
         )
 
     if state.definition.trial_cap.usd is not None:
-        budget = state.definition.budget.usd
-        parts.append(
-            f"{state.spent_usd:.2f}"
-            + (f" of {budget:.2f}" if budget is not None else "")
-            + " USD spent"
-        )
+        spent = f"{state.spent_usd:.2f}"
+        if state.definition.budget.usd is not None:
+            spent += f" of {state.definition.budget.usd:.2f}"
+
+        parts.append(f"{spent} USD spent")
 
     return "; ".join(parts)
 
 
 def trial_table(state: SweepState, most: int = 0) -> str:
     """Return a line for each trial; `most`: only for the latest ones."""
-    best = state.best
-    shown = state.trials[-most:]
-    keys = [*state.definition.space]
-    billed = state.definition.trial_cap.usd is not None
-    rows = [
-        (
-            f"{'*' if trial is best else ' '}{trial.number}",
-            *(_value(trial.parameters.get(key)) for key in keys),
-            str(trial.reports),
-            "" if trial.value is None else format_number(trial.value),
-            (
-                colour_state(trial.state)
-                if trial.state in ("running", "failed", "stopped")
-                else trial.state
-            ),
-            *((f"{trial.spent_usd:.2f}",) if billed else ()),
-        )
-        for trial in shown
-    ]
-    header = (
-        " TRIAL",
-        *(key.upper() for key in keys),
-        "REPORTS",
-        state.definition.metric.upper(),
-        "STATE",
-    )
+    definition = state.definition
+    keys = list(definition.space)
+    billed = definition.trial_cap.usd is not None
+    header = [" TRIAL"]
+    header += [key.upper() for key in keys]
+    header += ["REPORTS", definition.metric.upper(), "STATE"]
+    if billed:
+        header.append("USD")
 
-    return table(rows, (*header, *(("USD",) if billed else ())))
+    rows = []
+    for trial in state.trials[-most:]:
+        mark = "*" if trial is state.best else " "
+        row = [f"{mark}{trial.number}"]
+        row += [_value(trial.parameters.get(key)) for key in keys]
+        row += [str(trial.reports), _objective(trial), _trial_state(trial)]
+        if billed:
+            row.append(f"{trial.spent_usd:.2f}")
+
+        rows.append(row)
+
+    return table(rows, header)
+
+
+def _objective(trial: Trial) -> str:
+    if trial.value is None:
+        return ""
+
+    return format_number(trial.value)
+
+
+def _trial_state(trial: Trial) -> str:
+    if trial.state in ("running", "failed", "stopped"):
+        return colour_state(trial.state)
+
+    return trial.state
 
 
 def trial_line(state: SweepState, trial: Trial) -> str:
@@ -325,9 +335,11 @@ def print_logs(
     logs = SweepLogs(sweep, **filters)
     shown = False
     try:
-        for number, line in chain(
-            logs.stored(tail=tail, retry=following), logs.fresh() if following else ()
-        ):
+        lines = logs.stored(tail=tail, retry=following)
+        if following:
+            lines = chain(lines, logs.fresh())
+
+        for number, line in lines:
             shown = True
             print_log_line(
                 line, as_json=as_json, names_source=filters["rank"] is None, trial=number
@@ -352,20 +364,21 @@ def sweep_as_json(state: SweepState) -> dict[str, Any]:
         "wanted": state.wanted,
         "best": best.number if best else None,
         "spent_usd": state.spent_usd,
-        "trials": [
-            {
-                "trial": trial.number,
-                "run": trial.run,
-                "state": trial.state,
-                "reason": trial.reason,
-                "parameters": dict(trial.parameters),
-                "value": trial.value,
-                "curve": list(trial.curve),
-                "usd": trial.spent_usd,
-                "seconds": trial.seconds,
-            }
-            for trial in state.trials
-        ],
+        "trials": [_trial_as_json(trial) for trial in state.trials],
+    }
+
+
+def _trial_as_json(trial: Trial) -> dict[str, Any]:
+    return {
+        "trial": trial.number,
+        "run": trial.run,
+        "state": trial.state,
+        "reason": trial.reason,
+        "parameters": dict(trial.parameters),
+        "value": trial.value,
+        "curve": list(trial.curve),
+        "usd": trial.spent_usd,
+        "seconds": trial.seconds,
     }
 
 
@@ -373,12 +386,11 @@ def as_listed(state: SweepState) -> dict[str, Any]:
     """Return a sweep as a row of the list of runs."""
     ended = sum(trial.state not in ("running", "waiting") for trial in state.trials)
     reason = one_line(state.why_ended)
-    return {
-        **(
-            {"ended_because": reason}
-            if reason and (ended < state.wanted or state.state != "succeeded")
-            else {}
-        ),
+    listed: dict[str, Any] = {}
+    if reason and (ended < state.wanted or state.state != "succeeded"):
+        listed["ended_because"] = reason
+
+    return listed | {
         "run": state.definition.sweep_id,
         "state": state.state,
         "reason": state.reason,

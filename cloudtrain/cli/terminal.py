@@ -201,7 +201,11 @@ def bar(done: float, total: float, width: int = 16) -> str:
 
 def redraw(text: str) -> None:
     """Replace the current line on a terminal's stderr; an empty text clears it."""
-    sys.stderr.write("\r\x1b[K" + (f"  {one_line(text)}" if text else ""))
+    shown = ""
+    if text:
+        shown = f"  {one_line(text)}"
+
+    sys.stderr.write(f"\r\x1b[K{shown}")
     sys.stderr.flush()
 
 
@@ -247,12 +251,16 @@ def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], No
             return
 
         shown = True
+        if done >= total:
+            redraw("")
+            return
+
         if bytes_:
             amount = f"{format_size(done)} of {format_size(total)}"
         else:
             amount = f"{done}/{total} files"
 
-        redraw("" if done >= total else f"{label} {bar(done, total, 24)} {amount}")
+        redraw(f"{label} {bar(done, total, 24)} {amount}")
 
     return draw
 

@@ -119,12 +119,15 @@ def screen(
         shown += visible
 
     shown += _log(lines, max(0, height - len(shown)))
-    return [one_line(line)[:width] if line else "" for line in shown if line is not None][:height]
+    return [one_line(line)[:width] for line in shown[:height]]
 
 
 def _headline(state: RunState) -> str:
     size = f"{state.nodes} x {state.processes} ranks"
-    where = f"{state.provider}" + (f", {state.instance}" if state.instance else "")
+    where = state.provider
+    if state.instance:
+        where += f", {state.instance}"
+
     restarts = ""
     if state.restarts:
         restarts = f"  {state.restarts} restarts"
@@ -143,7 +146,10 @@ def _cost(state: RunState, terms: Terms, time: float) -> str:
     if so_far is None:
         return took
 
-    parts = cost_parts(prediction) if prediction else [f"about {so_far:.2f} USD"]
+    parts = [f"about {so_far:.2f} USD"]
+    if prediction:
+        parts = cost_parts(prediction)
+
     return f"{took}  {', '.join(parts)}, list price {terms.usd_per_hour:.2f} USD/h"
 
 
@@ -158,7 +164,11 @@ def _curves(state: RunState, width: int) -> list[str]:
     """Draw each metric with its first and last value."""
     curves: dict[str, Curve] = {}
     for name, curve in state.progress_curves.items():
-        curves[f"running {name}" if name in state.curves else name] = curve
+        label = name
+        if name in state.curves:
+            label = f"running {name}"
+
+        curves[label] = curve
 
     curves |= state.curves
     rows = [(name, curve.values) for name, curve in curves.items() if curve.values][:MAX_CURVES]
@@ -210,15 +220,16 @@ def _machines(state: RunState, time: float) -> list[str]:
 
 def _gpus(usage: Usage) -> list[str]:
     lines = []
-    numbers = sorted({*(usage.gpu_percent or {}), *(usage.gpu_memory_gb or {})}, key=_by_number)
-    for number in numbers:
+    percent = usage.gpu_percent or {}
+    memory = usage.gpu_memory_gb or {}
+    for number in sorted(percent.keys() | memory.keys(), key=_by_number):
         parts = [f"  gpu {number}"]
-        if number in (usage.gpu_percent or {}):
-            parts.append(f"busy {_meter((usage.gpu_percent or {})[number], 100)}")
+        if number in percent:
+            parts.append(f"busy {_meter(percent[number], 100)}")
 
         total = (usage.gpu_memory_total_gb or {}).get(number)
         if total:
-            parts.append(f"memory {_amount((usage.gpu_memory_gb or {}).get(number, 0.0), total)}")
+            parts.append(f"memory {_amount(memory.get(number, 0.0), total)}")
 
         for values, unit in ((usage.gpu_power_w, "W"), (usage.gpu_temperature_c, "°C")):
             if number in (values or {}):
@@ -237,28 +248,33 @@ def _ranks(state: RunState) -> list[str]:
         cpu |= usage.rank_cpu_percent or {}
         memory |= usage.rank_memory_gb or {}
 
-    names = sorted({*cpu, *memory}, key=_by_number)
+    names = sorted(cpu.keys() | memory.keys(), key=_by_number)
     if not names:
         return []
 
-    rows = [
-        (
-            name,
-            f"{cpu[name]:.0f} %" if name in cpu else "",
-            f"{memory[name]:.2f} GB" if name in memory else "",
-        )
-        for name in names
-    ]
+    rows = []
+    for name in names:
+        row = [name, "", ""]
+        if name in cpu:
+            row[1] = f"{cpu[name]:.0f} %"
+        if name in memory:
+            row[2] = f"{memory[name]:.2f} GB"
+
+        rows.append(row)
 
     return [*table(rows, ("RANK", "CPU", "MEMORY")).split("\n"), ""]
 
 
 def _log(lines: Sequence[LogLine], room: int) -> list[str]:
-    shown = list(lines)[-room:] if room > 0 else []
-    return [
-        f"[{line.source or f'node {line.node}'}] {log_text(line.text, colours=False)}"
-        for line in shown
-    ]
+    if room <= 0:
+        return []
+
+    shown = []
+    for line in list(lines)[-room:]:
+        source = line.source or f"node {line.node}"
+        shown.append(f"[{source}] {log_text(line.text, colours=False)}")
+
+    return shown
 
 
 def _cut(part: list[str], room: int) -> list[str]:

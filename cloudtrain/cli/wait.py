@@ -32,8 +32,11 @@ def wait_command(
     target = chosen(run, folder)
     if not isinstance(target, Run):
         follow_and_exit(target, as_json)
+
+    seconds = None
     try:
-        seconds = None if timeout is None else parse_duration(timeout)
+        if timeout is not None:
+            seconds = parse_duration(timeout)
     except ValueError as error:
         raise UsageError(f"--timeout: {error}") from None
     try:

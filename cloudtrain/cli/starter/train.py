@@ -28,11 +28,10 @@ STEPS_PER_EPOCH = 50
 
 
 def train(args: argparse.Namespace) -> None:
-    device = (
-        torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        if torch.cuda.is_available()
-        else torch.device("cpu")
-    )
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+
     rank = dist.get_rank()
     print(f"rank {rank} of {dist.get_world_size()} is here", flush=True)
     torch.manual_seed(0)
