@@ -54,10 +54,7 @@ class Axis:
     def ticks(self) -> Sequence[tuple[float, str]]:
         """Return the positions and labels of up to twelve round numbers."""
         numbers = self._round_numbers()
-        return [
-            (self.at(number), label)
-            for number, label in zip(numbers, labels_of(numbers), strict=True)
-        ]
+        return list(zip(map(self.at, numbers), labels_of(numbers), strict=True))
 
     def _round_numbers(self) -> Sequence[float]:
         span = self.high - self.low
@@ -67,7 +64,12 @@ class Axis:
             return [self.low, self.high]
 
         unit = 10.0 ** math.floor(math.log10(span / 5))
-        step = next(unit * factor for factor in (1, 2, 5, 10) if span / (unit * factor) <= 6)
+        step = unit
+        for factor in (1, 2, 5, 10):
+            step = unit * factor
+            if span / step <= 6:
+                break
+
         if self.counts:
             step = max(step, 1.0)
 
@@ -78,7 +80,13 @@ class Axis:
 
 def labels_of(numbers: Sequence[float]) -> Sequence[str]:
     """Format numbers with enough digits that no two labels are equal."""
-    labels = [format_number(0.0 if abs(number) < 1e-300 else number) for number in numbers]
+    labels = []
+    for number in numbers:
+        if abs(number) < 1e-300:
+            labels.append(format_number(0.0))
+        else:
+            labels.append(format_number(number))
+
     digits = 7
     while len(set(labels)) < len(set(numbers)) and digits <= 17:
         labels = [f"{number:.{digits}g}" for number in numbers]
@@ -89,9 +97,7 @@ def labels_of(numbers: Sequence[float]) -> Sequence[str]:
 
 def x_axis(name: str, low: float, high: float, *, counts: bool = True) -> Axis:
     """Return the axis to the right."""
-    if high > low:
-        high = high
-    else:
+    if high <= low:
         high = low + 1
 
     return Axis(name, low, high, MARGIN, WIDTH - MARGIN, counts)
@@ -108,8 +114,10 @@ def y_axis(name: str, values: Iterable[float], *, from_zero: bool = False) -> Ax
         high = max(high, 0.0)
 
     room = (high - low) * 0.05 or abs(low) * 0.05 or 1.0
-    starts_at_zero = from_zero and low == 0
-    return Axis(name, low if starts_at_zero else low - room, high + room, HEIGHT, 0.0)
+    if not (from_zero and low == 0):
+        low -= room
+
+    return Axis(name, low, high + room, HEIGHT, 0.0)
 
 
 def usual_range(values: Iterable[float]) -> tuple[float, float]:
@@ -181,7 +189,10 @@ class Chart:
 
 def curve(title: str, points: Sequence[Point], x: Axis, y: Axis, *, is_best: bool = True) -> Curve:
     """Return a curve through points whose values are finite, thinned out."""
-    pieces = [[(x.at(at), y.at(value)) for at, value in piece] for piece in thinned(points)]
+    pieces = []
+    for piece in thinned(points):
+        pieces.append([(x.at(at), y.at(value)) for at, value in piece])
+
     return Curve(title, pieces, is_best)
 
 

@@ -95,11 +95,15 @@ def page(run: Run, now: float) -> str:
     charts = list(metric_charts(reports.metrics))
     charts += throughput_charts(reports.throughput, state, end)
 
+    failure = None
+    if state.state == "failed":
+        failure = failure_of(run, state)
+
     return render(
         "run_page.html",
         state=state,
         end=end,
-        failure=failure_of(run, state) if state.state == "failed" else None,
+        failure=failure,
         metrics=reports.metrics,
         max_metrics=MAX_METRICS,
         settings={name: _plain(value) for name, value in settings_of(run).items()},
@@ -235,20 +239,30 @@ def time_unit(seconds: float) -> tuple[str, float]:
 
 def facts_of(run: Run, state: RunState, end: float) -> dict[str, str]:
     """Return more facts about the run by name; an empty one is not shown."""
-    forecast = run.forecast()
     facts = {
         "job": state.name,
-        "submitted": _moment(state.created) if state.created else "",
-        "last seen": "" if state.has_ended else _moment(end),
+        "submitted": _moment(state.created),
+        "last seen": "",
         "machines": state.instance,
         "image": state.image,
         "restarts": str(state.restarts or ""),
-        "resumed from step": _plain(state.resumed.step) if state.resumed else "",
-        "checkpoint of step": _plain(state.checkpoint.step) if state.checkpoint else "",
-        "forecast": shown_forecast(forecast) if forecast else "",
+        "resumed from step": "",
+        "checkpoint of step": "",
+        "forecast": "",
         "cost": cost_of(state),
-        "weights sha256": (state.result.parameters_sha256 if state.result else "")[:16],
+        "weights sha256": "",
     }
+    if not state.has_ended:
+        facts["last seen"] = _moment(end)
+    if state.resumed:
+        facts["resumed from step"] = _plain(state.resumed.step)
+    if state.checkpoint:
+        facts["checkpoint of step"] = _plain(state.checkpoint.step)
+    if forecast := run.forecast():
+        facts["forecast"] = shown_forecast(forecast)
+    if state.result:
+        facts["weights sha256"] = state.result.parameters_sha256[:16]
+
     with suppress(StorageError):
         record = RunRecord(run.folder)
         facts["git commit"] = record.git_commit[:12]
@@ -285,6 +299,10 @@ def documents_of(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _moment(when: float) -> str:
+    """Return a time for people; empty for 0, an unknown one."""
+    if not when:
+        return ""
+
     return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(when))
 
 

@@ -35,13 +35,17 @@ SIGNS = {
 def page(state: SweepState, shares: Importance) -> str:
     """Return a sweep as an HTML document."""
     states = {trial.state for trial in state.trials}
+    signs = [sign for name, sign in SIGNS.items() if name in states]
+    best_settings = ""
+    if state.best:
+        best_settings = settings_text(state.best)
 
     return render(
         "sweep_page.html",
         sweep=state,
         definition=state.definition,
-        best_settings=settings_text(state.best) if state.best else "",
-        legend=list(dict.fromkeys(sign for name, sign in SIGNS.items() if name in states)),
+        best_settings=best_settings,
+        legend=list(dict.fromkeys(signs)),
         trials_chart=over_trials(state),
         curves_chart=curves(state),
         importance=shares,
@@ -64,7 +68,10 @@ def trial_text(state: SweepState, trial: Trial) -> str:
 
 def value_of(trial: Trial) -> float | None:
     """Return the latest report of a trial; None if it is missing or not finite."""
-    return trial.value if trial.value is not None and math.isfinite(trial.value) else None
+    if trial.value is None or not math.isfinite(trial.value):
+        return None
+
+    return trial.value
 
 
 def mark(state: SweepState, trial: Trial, x: float, y: float) -> Mark:
@@ -90,8 +97,12 @@ def over_trials(state: SweepState) -> Chart:
 
     for trial, value in zip(state.trials, values, strict=True):
         at = x.at(trial.number)
-        marks.append(mark(state, trial, at, HEIGHT if value is None else y.at(value)))
-        if value is not None and trial.state not in ("failed", "too_large"):
+        if value is None:
+            marks.append(mark(state, trial, at, HEIGHT))
+            continue
+
+        marks.append(mark(state, trial, at, y.at(value)))
+        if trial.state not in ("failed", "too_large"):
             if best is None:
                 best = value
             else:
@@ -111,8 +122,9 @@ def over_trials(state: SweepState) -> Chart:
 def curves(state: SweepState) -> Chart:
     """Return every report of every trial, with the rungs; the best trial is the thick line."""
     metric = state.definition.metric
+    values = [value for trial in state.trials for value in trial.curve]
     x = x_axis("report", 1, max((trial.reports for trial in state.trials), default=1))
-    y = y_axis(metric, [value for trial in state.trials for value in trial.curve])
+    y = y_axis(metric, values)
     lines: list[Curve] = []
     marks = []
 
