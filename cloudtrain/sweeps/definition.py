@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType
@@ -29,12 +29,14 @@ def read_checked(kind: type[T], document: Any, **checks: Check) -> T:
 
 def check_parameters(value: Any) -> Mapping[str, Any]:
     """Check the values of a trial: text, numbers, true or false by name."""
-    if isinstance(value, dict) and all(
-        isinstance(item, str | int | float) for item in value.values()
-    ):
-        return value
+    if not isinstance(value, dict):
+        raise InvalidValue
 
-    raise InvalidValue
+    for item in value.values():
+        if not isinstance(item, str | int | float):
+            raise InvalidValue
+
+    return value
 
 
 def _read(kind: type[T], document: Any, overrides: Mapping[str, Check]) -> T:
@@ -42,7 +44,8 @@ def _read(kind: type[T], document: Any, overrides: Mapping[str, Check]) -> T:
         raise InvalidValue
 
     hashable: Any = kind
-    checks = {**_checks(hashable), **overrides}
+    checks = dict(_checks(hashable))
+    checks |= overrides
     values = {}
 
     for name in checks.keys() & document.keys():
@@ -67,8 +70,7 @@ def _checks(kind: Any) -> Mapping[str, Check]:
 def _check_of(annotation: Any) -> Check:
     options = get_args(annotation)
     if NoneType in options:
-        check = _check_of(next(option for option in options if option is not NoneType))
-        return lambda value: None if value is None else check(value)
+        return _check_or_none(options)
 
     if get_origin(annotation) is tuple:
         check = _check_of(options[0])
@@ -89,6 +91,19 @@ def _check_of(annotation: Any) -> Check:
             raise InvalidValue
 
         return checked
+
+    return check_value
+
+
+def _check_or_none(options: Sequence[Any]) -> Check:
+    (other,) = [option for option in options if option is not NoneType]
+    check = _check_of(other)
+
+    def check_value(value: Any) -> Any:
+        if value is None:
+            return None
+
+        return check(value)
 
     return check_value
 
@@ -164,9 +179,10 @@ class Definition:
     def most_runs(self, trials: int) -> int:
         """Return the maximum number of runs of these trials, with promotions and retries."""
         runs = promoted = trials
-        for _ in self.rungs if self.promotes else ():
-            promoted //= self.eta
-            runs += promoted
+        if self.promotes:
+            for _ in self.rungs:
+                promoted //= self.eta
+                runs += promoted
 
         return runs * (1 + self.retries)
 

@@ -46,19 +46,20 @@ def importance(state: SweepState) -> Importance:
 def _samples(state: SweepState) -> tuple[Sequence[Sample], str]:
     """Return trials with comparable values, and the name of these values."""
     for rung, values in reversed(list(zip(state.definition.rungs, state.rungs, strict=True))):
-        samples = [
-            (state.trials[number], value)
-            for number, value in values.items()
-            if math.isfinite(value)
-        ]
+        samples = []
+        for number, value in values.items():
+            if math.isfinite(value):
+                samples.append((state.trials[number], value))
+
         if 2 * len(samples) >= len(state.trials) and len(samples) >= MIN_TRIALS:
             return samples, f"the values at report {rung}"
 
-    ended = [
-        (trial, trial.value)
-        for trial in state.trials
-        if trial.state == "completed" and trial.value is not None and math.isfinite(trial.value)
-    ]
+    ended = []
+    for trial in state.trials:
+        last = trial.value
+        if trial.state == "completed" and last is not None and math.isfinite(last):
+            ended.append((trial, last))
+
     return ended, "the last values"
 
 

@@ -59,8 +59,11 @@ class SweepLogs:
     def _join(self, state: SweepState) -> None:
         """Open streams for runs that were started."""
         for trial in state.trials:
-            started = {run.run for run in trial.runs} - self._streams.keys()
-            for run in self._sweep.runs_of(trial) if started else ():
+            started = {run.run for run in trial.runs}
+            if started <= self._streams.keys():
+                continue
+
+            for run in self._sweep.runs_of(trial):
                 if run.id not in self._streams:
                     stream = LogStream(RunMonitor(run.folder), **self._filters)
                     self._streams[run.id] = (trial.number, stream)

@@ -63,10 +63,10 @@ class OptunaSampler:
         one without a finite result, is pruned without a value: TPE ranks it last. Optuna ignores
         trials in the state FAIL, and would suggest similar values again.
         """
-        report = max((rung for rung in self._definition.rungs if rung <= trial.reports), default=0)
         value = trial.value
         if trial.state not in ("completed", "pruned"):
-            value = trial.curve[report - 1] if report else None
+            value = self._value_at_last_rung(trial)
+
         if trial.state == "failed" or (value is not None and not math.isfinite(value)):
             return "PRUNED", None
         if trial.state == "stopped":
@@ -75,7 +75,18 @@ class OptunaSampler:
             return "COMPLETE", value
         if trial.state == "completed":
             return "PRUNED", None
-        return ("RUNNING" if trial.state in ("waiting", "running") else "FAIL"), None
+        if trial.state in ("waiting", "running"):
+            return "RUNNING", None
+
+        return "FAIL", None
+
+    def _value_at_last_rung(self, trial: Trial) -> float | None:
+        """Return the value at the last rung that a trial has reached; None before the first."""
+        passed = [rung for rung in self._definition.rungs if rung <= trial.reports]
+        if not passed:
+            return None
+
+        return trial.curve[max(passed) - 1]
 
 
 def import_optuna(user: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +143,13 @@ def _definition(job_plan: Plan, sweep: Search, sweep_id: str) -> Definition:
 
     estimate = billed(job_plan)
     sampler: Any = sweep.chosen_sampler
+    budget = Caps(seconds=sweep.budget.max_time)
+    trial_cap = Caps(seconds=job_plan.spec.limits.max_runtime)
+    if estimate:
+        budget = replace(budget, usd=sweep.budget.max_cost)
+        trial_cap = replace(trial_cap, usd=estimate.worst_usd)
 
-    return Definition(
+    definition = Definition(
         sweep_id=sweep_id,
         name=job_plan.spec.name,
         provider=job_plan.provider,
@@ -162,16 +167,18 @@ def _definition(job_plan: Plan, sweep: Search, sweep_id: str) -> Definition:
         trials=sweep.trial_count,
         parallel=sweep.parallel,
         retries=sweep.retries,
-        rungs=tuple(rungs_of(grace, eta, last)) if stopping else (),
         eta=eta,
         last_report=last,
-        promotes=stopping is not None
-        and sweep.engine != "ray"
-        and _promotes(job_plan, stopping, last),
-        budget=Caps(usd=sweep.budget.max_cost if estimate else None, seconds=sweep.budget.max_time),
-        trial_cap=Caps(
-            usd=estimate.worst_usd if estimate else None, seconds=job_plan.spec.limits.max_runtime
-        ),
+        budget=budget,
+        trial_cap=trial_cap,
+    )
+    if stopping is None:
+        return definition
+
+    return replace(
+        definition,
+        rungs=tuple(rungs_of(grace, eta, last)),
+        promotes=sweep.engine != "ray" and _promotes(job_plan, stopping, last),
     )
 
 
@@ -220,7 +227,9 @@ def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Any], tuple[str
     for word in overrides:
         path, equals, text = word.partition("=")
         key = path.strip()
-        values = _several(text) if equals and key.partition(".")[0] in VARIED else None
+        values = None
+        if equals and key.partition(".")[0] in VARIED:
+            values = _several(text)
 
         if values is None:
             ordinary.append(word)
@@ -238,7 +247,10 @@ def _several(text: str) -> str | list[Any] | None:
         return None
 
     values = parse_scalar(f"[{text}]")
-    return values if isinstance(values, list) and len(values) > 1 else None
+    if not isinstance(values, list) or len(values) < 2:
+        return None
+
+    return values
 
 
 def sweep_values(
@@ -249,16 +261,15 @@ def sweep_values(
     `objective`: `val_accuracy:maximize`; a metric of the shared trainer needs no goal. Raise
     UsageError if it is invalid.
     """
-    is_grid = trials is None and all(
-        isinstance(dimension, list) or "choice" in dimension for dimension in space.values()
-    )
-    method = (
-        {"method": "grid"}
-        if is_grid
-        else {"method": "bayesian", "trials": 20 if trials is None else trials}
-    )
+    section: dict[str, Any] = {"objective": read_objective(objective), "space": dict(space)}
+    has_choices = [isinstance(item, list) or "choice" in item for item in space.values()]
+    if trials is None and all(has_choices):
+        section["method"] = "grid"
+        return section
 
-    return {"objective": read_objective(objective), "space": dict(space), **method}
+    section["method"] = "bayesian"
+    section["trials"] = 20 if trials is None else trials
+    return section
 
 
 def read_objective(text: str) -> dict[str, str]:

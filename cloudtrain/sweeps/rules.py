@@ -44,18 +44,20 @@ def sweep_issues(plan: Plan) -> list[Issue]:
     if sweep is None:
         return []
 
-    issues = [
-        *_values(plan, sweep),
-        *_objective(plan, sweep),
-        *_budget(plan, sweep),
-    ]
-    issues += [*_stopping(plan, sweep), *_engine(plan, sweep)]
+    rules = (_values, _objective, _budget, _stopping, _engine)
+    issues: list[Issue] = []
+    for rule in rules:
+        issues += rule(plan, sweep)
+
     return sorted(map(plan.located, issues), key=lambda issue: not issue.is_error)
 
 
 def billed(plan: Plan) -> CostEstimate | None:
     """Return the cost estimate of a run; None without costs."""
-    return None if plan.is_rehearsal else plan.target.cost_estimate
+    if plan.is_rehearsal:
+        return None
+
+    return plan.target.cost_estimate
 
 
 def last_report(spec: JobSpec, sweep: Sweep) -> int | None:
@@ -94,8 +96,9 @@ def _values(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
                 yield from issues_of_values(key, written, issues_by_value)
 
     nodes = sweep.space.get("resources.nodes")
-    counts = samples(nodes) if nodes else []
-    most = max((count for count in counts if isinstance(count, int)), default=0)
+    most = 0
+    if nodes:
+        most = max((count for count in samples(nodes) if isinstance(count, int)), default=0)
 
     if most > plan.target.max_nodes:
         provider = plan.target.provider
@@ -146,12 +149,15 @@ def _objective(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
 def _is_named(plan: Plan, metric: str) -> bool:
     """Return True if the program contains the name of the metric, or cannot be read."""
     path = Path(plan.context.source.root, plan.spec.entrypoint or "")
+    if path.suffix != ".py":
+        return True
+
     try:
-        text = read_regular_text(path, errors="replace") if path.suffix == ".py" else None
+        text = read_regular_text(path, errors="replace")
     except OSError:
         return True
 
-    return text is None or re.search(rf"(?<!\w){re.escape(metric)}(?!\w)", text) is not None
+    return re.search(rf"(?<!\w){re.escape(metric)}(?!\w)", text) is not None
 
 
 def _budget(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
@@ -193,7 +199,7 @@ def _stopping(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
         return
 
     declared = declaration_of(plan.provider)
-    at: Keys = ("sweep", "early_stopping") if sweep.early_stopping else ("sweep", "method")
+    at = ("sweep", "early_stopping" if sweep.early_stopping else "method")
 
     if stopping.promote != "always" and not declared.publishes:
         message = (
@@ -227,7 +233,8 @@ def _engine(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     if sweep.engine != "native" and sweep.chosen_sampler == "tpe" and find_spec("optuna") is None:
         message = f"{sweep.chosen_sampler} chooses values by Optuna, which is not installed"
         hint = "pip install 'cloudtrain[sweeps]', or method: random"
-        yield Issue(("sweep", "sampler" if sweep.sampler else "method"), message, hint)
+        field = "sampler" if sweep.sampler else "method"
+        yield Issue(("sweep", field), message, hint)
 
     if sweep.engine == "native":
         try:

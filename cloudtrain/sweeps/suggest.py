@@ -154,10 +154,14 @@ class KnownPoints:
         number = len(state.trials)
         if number >= len(self._points):
             return self._suggester.suggest(state, draw)
+
         point = self._points[number]
         space = state.definition.space
         if point.keys() != space.keys():
-            point = {**self._suggester.suggest(state, draw), **point}
+            chosen = dict(self._suggester.suggest(state, draw))
+            chosen.update(point)
+            point = chosen
+
         return {key: _of_type(space[key], point[key]) for key in space}
 
 
@@ -180,10 +184,12 @@ class RandomValues:
         """Return the next point."""
         number = len(state.trials)
         # The sequence of `random.random` for a seed is the same in every version of Python.
-        generator = random.Random(f"{self._seed}:{number}" + (f":{draw}" if draw else ""))
-        return {
-            key: value_at(dimension, generator.random()) for key, dimension in self._space.items()
-        }
+        seed = f"{self._seed}:{number}"
+        if draw:
+            seed += f":{draw}"
+
+        generator = random.Random(seed)
+        return {key: value_at(item, generator.random()) for key, item in self._space.items()}
 
 
 def value_at(dimension: Dimension, part: float) -> Scalar:

@@ -240,18 +240,20 @@ class RunTrials:
 
 def rungs_document(state: SweepState) -> str:
     """Return the content of `rungs.json`: the values of all trials at each rung."""
-    rungs = [
-        {
-            "at": at,
-            "values": {
-                str(trial): value if math.isfinite(value) else None
-                for trial, value in values.items()
-            },
-        }
-        for at, values in zip(state.definition.rungs, state.rungs, strict=True)
-    ]
+    rungs = []
+    for at, values in zip(state.definition.rungs, state.rungs, strict=True):
+        written = {str(trial): _finite(value) for trial, value in values.items()}
+        rungs.append({"at": at, "values": written})
 
     return json.dumps({"version": 1, "rungs": rungs})
+
+
+def _finite(value: float) -> float | None:
+    """Return a value for JSON, which has no infinite ones and no NaN."""
+    if math.isfinite(value):
+        return value
+
+    return None
 
 
 def _reports(trial: Trial, run: _TrialRun, events: Iterable[object]) -> Iterable[Reported]:
@@ -268,7 +270,7 @@ def _reports(trial: Trial, run: _TrialRun, events: Iterable[object]) -> Iterable
                 time=event.time or time.time(),
                 trial=trial.number,
                 report=run.reports.count,
-                value=value if math.isfinite(value) else None,
+                value=_finite(value),
                 position=run.reports.position,
             )
 
@@ -279,9 +281,8 @@ def _end_of(trial: Trial, state: RunState, definition: Definition) -> RunEnded:
     billing = state.billing
     seconds = state.seconds(time.time())
     usd = billing.usd if billing else None
-
-    if definition.trial_cap.usd is None:
-        usd = 0.0 if usd is None else usd
+    if usd is None and definition.trial_cap.usd is None:
+        usd = 0.0
 
     if state.state == "succeeded":
         outcome: Ending = "completed"
@@ -296,15 +297,18 @@ def _end_of(trial: Trial, state: RunState, definition: Definition) -> RunEnded:
         return run_ended(trial, "interrupted", state.reason, 0.0, 0.0)
 
     if state.state == "stopped":
-        by_platform = any(
-            node.why in ("preempted", "peer_preempted") for node in state.nodes_ended.values()
-        )
-        return run_ended(
-            trial, "interrupted" if by_platform else "stopped", state.reason, usd, seconds
-        )
+        ending: Ending = "stopped"
+        for node in state.nodes_ended.values():
+            if node.why in ("preempted", "peer_preempted"):
+                ending = "interrupted"
+
+        return run_ended(trial, ending, state.reason, usd, seconds)
 
     ended = run_ended(trial, "failed", explain(state), usd, seconds)
-    return replace(ended, cause=state.error.exception if state.error else "")
+    if state.error:
+        ended = replace(ended, cause=state.error.exception)
+
+    return ended
 
 
 def run_ended(
