@@ -29,12 +29,10 @@ def card(state: RunState, now: float) -> str:
         f" {escape(state.provider)}, {format_duration(state.seconds(now))}"
     )
 
-    parts = [
-        f"<div>{title}</div>",
-        *_progress(state, now, colour),
-        *_reason(state),
-        *_metrics(state),
-    ]
+    parts = [f"<div>{title}</div>"]
+    parts += _progress(state, now, colour)
+    parts += _reason(state)
+    parts += _metrics(state)
     style = (
         "border:1px solid #8884;border-radius:6px;padding:8px 12px;max-width:820px;font:13px"
         " system-ui,sans-serif"
@@ -113,7 +111,10 @@ def live_card() -> Iterator[Callable[[RunState], None]]:
 def _display() -> Callable[..., None] | None:
     """Return a function that shows HTML in the current notebook cell; None outside a notebook."""
     ipython: Any = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
+    if ipython is None:
+        return None
+
+    shell = ipython.get_ipython()
     if shell is None or not hasattr(shell, "kernel"):
         return None
 

@@ -19,6 +19,7 @@ from cloudtrain.spec.secrets_in_text import hide_setting
 from cloudtrain.spec.yaml_document import parse_scalar
 
 _OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)(=(?P<value>.*))?", re.DOTALL)
+_STATE_FIELDS = ("run", "state", "created", "started", "ended", "billing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,39 +36,41 @@ class Compared:
     @property
     def metrics(self) -> list[str]:
         """Names of all metrics in the order of their reports."""
-        return list(dict.fromkeys(name for metrics in self.series for name in metrics))
+        names: dict[str, None] = {}
+        for metrics in self.series:
+            names |= dict.fromkeys(metrics)
+
+        return list(names)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
-        return {
-            "runs": [
-                {
-                    **{
-                        name: state.to_json()[name]
-                        for name in ("run", "state", "created", "started", "ended", "billing")
-                    },
-                    "metrics": {name: _series_json(series) for name, series in of_run.items()},
-                }
-                for state, of_run in zip(self.states, self.series, strict=True)
-            ],
-            "settings": dict(self.settings),
-        }
+        runs = []
+        for state, metrics in zip(self.states, self.series, strict=True):
+            document = state.to_json()
+            run = {name: document[name] for name in _STATE_FIELDS}
+            run["metrics"] = {name: _series_json(series) for name, series in metrics.items()}
+            runs.append(run)
+
+        return {"runs": runs, "settings": dict(self.settings)}
 
 
 def compare(runs: Sequence[Run]) -> Compared:
     """Compare runs by their stored events, without asking a cloud."""
-    settings = [settings_of(run) for run in runs]
-    names = dict.fromkeys(name for of_run in settings for name in of_run)
-    values = {name: [of_run.get(name) for of_run in settings] for name in names}
+    all_settings = [settings_of(run) for run in runs]
+    names: dict[str, None] = {}
+    for settings in all_settings:
+        names |= dict.fromkeys(settings)
+
+    differing = {}
+    for name in names:
+        values = [settings.get(name) for settings in all_settings]
+        if any(value != values[0] for value in values):
+            differing[name] = values
 
     return Compared(
         runs=[run.id for run in runs],
         states=[run.cached_status() for run in runs],
-        settings={
-            name: of_runs
-            for name, of_runs in values.items()
-            if any(value != of_runs[0] for value in of_runs)
-        },
+        settings=differing,
         series=[series_of(run.metrics()) for run in runs],
     )
 
@@ -97,25 +100,29 @@ def settings_of(run: Run) -> dict[str, Any]:
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for key, value in values.items():
-        settings |= (
-            _flat(value, f"{prefix}{key}.")
-            if isinstance(value, Mapping) and value
-            else {f"{prefix}{key}": value}
-        )
+        if isinstance(value, Mapping) and value:
+            settings |= _flat(value, f"{prefix}{key}.")
+        else:
+            settings[f"{prefix}{key}"] = value
 
     return settings
 
 
 def _series_json(series: Series) -> dict[str, Any]:
-    best = series.best
-    return {
+    document: dict[str, Any] = {
         "first": series.first[0],
         "last": series.last[0],
-        "best": best[0] if best else None,
-        "best_step": best[1] if best else None,
+        "best": None,
+        "best_step": None,
         "min": series.low[0],
         "max": series.high[0],
     }
+    if series.best:
+        value, step = series.best
+        document["best"] = value
+        document["best_step"] = step
+
+    return document
 
 
 def _argument_values(argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

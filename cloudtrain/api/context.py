@@ -85,16 +85,13 @@ def read_context(
 
 def local_files(spec: JobSpec, folder: Path) -> tuple[str, ...]:
     """Return the names of inputs that are files on this machine, for any provider."""
-    paths_by_name = {
-        name: [
-            folder / Path(place).expanduser() for place in item.uri.values() if "://" not in place
-        ]
-        for name, item in spec.inputs.items()
-    }
+    names = []
+    for name, item in spec.inputs.items():
+        places = [place for place in item.uri.values() if "://" not in place]
+        if any((folder / Path(place).expanduser()).is_file() for place in places):
+            names.append(name)
 
-    return tuple(
-        name for name, paths in paths_by_name.items() if any(path.is_file() for path in paths)
-    )
+    return tuple(names)
 
 
 def submitter() -> str:
@@ -139,9 +136,12 @@ def _requirements(spec: JobSpec, tree: SourceTree) -> str:
             hint=f"add !{dependencies.file} to .cloudtrainignore",
         )
 
-    return dependencies.file or (
-        find_requirements(tree.root, paths) if dependencies.is_automatic else ""
-    )
+    if dependencies.file:
+        return dependencies.file
+    if not dependencies.is_automatic:
+        return ""
+
+    return find_requirements(tree.root, paths)
 
 
 def _requested(spec: JobSpec, tree: SourceTree, file: str) -> Requested:
@@ -198,10 +198,11 @@ def _source_changed_error(tree: SourceTree, before: SourceTree | None) -> Source
     if before is None:
         return SourceError(message, hint="run the command again")
 
-    names = sorted({entry.path for entry in {*tree.files} ^ {*before.files}})
-    shown = ", ".join(names[:MAX_CHANGED]) + (
-        f" and {len(names) - MAX_CHANGED} more" if names[MAX_CHANGED:] else ""
-    )
+    names = sorted({entry.path for entry in set(tree.files) ^ set(before.files)})
+    shown = ", ".join(names[:MAX_CHANGED])
+    if len(names) > MAX_CHANGED:
+        shown += f" and {len(names) - MAX_CHANGED} more"
+
     return SourceError(f"{message}: {shown}", hint=CHANGED_HINT)
 
 

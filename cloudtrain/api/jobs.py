@@ -88,7 +88,9 @@ def plan(
     `preview`: plan with placeholders for missing account settings, listed in
     `plan.target.placeholders`. Such a plan cannot be submitted.
     """
-    provider = provider or (REHEARSED_BY if as_ is not None else None)
+    if not provider and as_ is not None:
+        provider = REHEARSED_BY
+
     settings = load_settings(job.folder, {"provider": provider, "data_dir": data_dir})
     target, host = resolve_targets(job.spec, settings, settings["provider"], as_, preview=preview)
     if run_id == "last":

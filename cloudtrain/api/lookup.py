@@ -88,16 +88,10 @@ def import_remote_runs(
         return []
 
     name = settings["provider"]
-    known_lines = [] if run_id else [line for line in summaries(store) if line["provider"] == name]
-    # A run that ended as not started is left out: the provider may know its job.
-    states = {
-        line["run"]: line["state"]
-        for line in known_lines
-        if line["submitted"] or line["state"] not in ENDED
-    }
-    known_runs = KnownRuns(
-        states=states, synced_until={} if run_id or everything else _read_synced_until(store)
-    )
+    known_runs = KnownRuns(states={}, synced_until={})
+    if not run_id:
+        known_runs = _known_runs(store, name, everything=everything)
+
     new = []
 
     for job in get_provider(name).discover_runs(settings, run_id, known_runs):
@@ -110,6 +104,20 @@ def import_remote_runs(
         _write_synced_until(store, known_runs.synced_until)
 
     return new
+
+
+def _known_runs(store: RunStore, provider: str, *, everything: bool) -> KnownRuns:
+    states = {}
+    for line in summaries(store):
+        # A run that ended as not started is left out: the provider may know its job.
+        may_have_job = line["submitted"] or line["state"] not in ENDED
+        if line["provider"] == provider and may_have_job:
+            states[line["run"]] = line["state"]
+
+    if everything:
+        return KnownRuns(states=states, synced_until={})
+
+    return KnownRuns(states=states, synced_until=_read_synced_until(store))
 
 
 def _create_run_folder(store: RunStore, job: DiscoveredRun) -> list[str]:
@@ -138,11 +146,11 @@ def _update_known_run(folder: RunFolder, job: DiscoveredRun) -> None:
 
         return
 
-    updates = [
-        event
-        for event in job.updates
-        if not (isinstance(event, Phase) and event.phase == state.phase)
-    ]
+    updates = []
+    for event in job.updates:
+        if not isinstance(event, Phase) or event.phase != state.phase:
+            updates.append(event)
+
     run.take([Observation(events=updates)])
 
 
@@ -158,7 +166,7 @@ def _read_synced_until(store: RunStore) -> dict[str, float]:
 def _write_synced_until(store: RunStore, until: dict[str, float]) -> None:
     draft = store.data_dir / f".{_SYNCED_UNTIL_FILE}.{os.urandom(4).hex()}"
     with suppress(OSError):  # the next sync then reads all jobs
-        draft.write_text(json.dumps({**_read_synced_until(store), **until}), encoding="utf-8")
+        draft.write_text(json.dumps(_read_synced_until(store) | until), encoding="utf-8")
         draft.replace(store.data_dir / _SYNCED_UNTIL_FILE)
 
 

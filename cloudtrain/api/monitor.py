@@ -181,8 +181,10 @@ class LogStream:
         grep: str | None = None,
         metrics: bool = True,
     ) -> None:
+        self._pattern: re.Pattern[str] | None = None
         try:
-            self._pattern = re.compile(grep) if grep else None
+            if grep:
+                self._pattern = re.compile(grep)
         except re.error as error:
             raise UsageError(f"{grep!r} is not a valid regular expression: {error}") from None
 

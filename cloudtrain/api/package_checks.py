@@ -53,16 +53,16 @@ def package_issues(plan: Plan) -> list[Issue]:
         return []
 
     requested = requested_of(plan)
-    return [
-        *_programs_faults(plan, root),
-        *_unread_files(plan, root),
-        *_passwords(requested),
-        *_other_torch(plan, requested),
-        *_built_for_cuda(plan, requested),
-        *_notebook(plan, root),
-        *_never_saves(plan, root),
-        *_imports(plan, root, requested),
-    ]
+    issues: list[Issue] = []
+    issues += _programs_faults(plan, root)
+    issues += _unread_files(plan, root)
+    issues += _passwords(requested)
+    issues += _other_torch(plan, requested)
+    issues += _built_for_cuda(plan, requested)
+    issues += _notebook(plan, root)
+    issues += _never_saves(plan, root)
+    issues += _imports(plan, root, requested)
+    return issues
 
 
 def requested_of(plan: Plan) -> Requested:
@@ -170,12 +170,9 @@ def _built_for_cuda(plan: Plan, requested: Requested) -> Iterator[Issue]:
 
     version = _version_of(plan)
     torch = version("torch")
-    names_index = "index-url" in " ".join(requested.options) or any(
-        plan.spec.env.get(name, os.environ.get(name))
-        for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
-    )
-
-    if plan.spec.dependencies.replace_torch or names_index or not torch.endswith("+cpu"):
+    if plan.spec.dependencies.replace_torch or not torch.endswith("+cpu"):
+        return
+    if _names_index(plan, requested):
         return
 
     for requirement in compiled:
@@ -185,6 +182,18 @@ def _built_for_cuda(plan: Plan, requested: Requested) -> Iterator[Issue]:
             yield warning(
                 f"{message}; {_place(plan)} has torch {torch}", hint, origin=requirement.place
             )
+
+
+def _names_index(plan: Plan, requested: Requested) -> bool:
+    """Return whether pip is told to look for packages elsewhere."""
+    if "index-url" in " ".join(requested.options):
+        return True
+
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
+        if plan.spec.env.get(name, os.environ.get(name)):
+            return True
+
+    return False
 
 
 def _notebook(plan: Plan, root: Path) -> Iterator[Issue]:
@@ -233,29 +242,27 @@ def _imports(plan: Plan, root: Path, requested: Requested) -> list[Issue]:
     def is_brought(module: str) -> bool:
         return module in _SHARED or brings(module) or _brought(module, installed)
 
-    missing = [
-        imported
-        for imported in foreign_imports(root, *_programs(plan, root))
-        if not is_brought(imported.module)
-    ]
-    named = [factory for factory in factories_of(plan) if not module_files(factory.module, root)]
+    missing = []
+    for imported in foreign_imports(root, *_programs(plan, root)):
+        if not is_brought(imported.module):
+            missing.append(imported)
 
-    return [
-        *(_missing(plan, imported) for imported in missing[:MAX_NAMED]),
-        *(
-            _missing_factory(plan, factory)
-            for factory in named
-            if not is_brought(factory.module.partition(".")[0])
-        ),
-    ]
+    issues = [_missing(plan, imported) for imported in missing[:MAX_NAMED]]
+    for factory in factories_of(plan):
+        is_own = bool(module_files(factory.module, root))
+        if not is_own and not is_brought(factory.module.partition(".")[0]):
+            issues.append(_missing_factory(plan, factory))
+
+    return issues
 
 
 def _brought(module: str, installed: set[str]) -> bool:
     """Return whether a distribution has the module, such as `google-cloud-storage` for `google`."""
+    if not installed.isdisjoint(distributions_of(module)):
+        return True
+
     begin = f"{module.lower()}-"
-    return not installed.isdisjoint(distributions_of(module)) or any(
-        name.startswith(begin) for name in installed
-    )
+    return any(name.startswith(begin) for name in installed)
 
 
 def _missing(plan: Plan, imported: Import) -> Issue:
@@ -298,9 +305,11 @@ def _programs(plan: Plan, root: Path) -> list[Path]:
         return [root / target]
 
     if kind == "trainer":
-        return [
-            file for factory in factories_of(plan) for file in module_files(factory.module, root)
-        ]
+        files: list[Path] = []
+        for factory in factories_of(plan):
+            files += module_files(factory.module, root)
+
+        return files
 
     if kind != "module":
         return []
@@ -312,7 +321,11 @@ def _programs(plan: Plan, root: Path) -> list[Path]:
 def _image_brings(plan: Plan) -> Callable[[str], bool] | None:
     """Return a test for installed modules where it runs, or None if unknown."""
     if plan.host.image is None:
-        return _is_here if _runs_in_this_python(plan) and not plan.is_rehearsal else None
+        if _runs_in_this_python(plan) and not plan.is_rehearsal:
+            return _is_here
+
+        return None
+
     contents = plan.host.image.known_contents
     if not contents:
         return None
@@ -340,7 +353,11 @@ def _version_of(plan: Plan) -> Callable[[str], str]:
     image = plan.target.image
     if image is not None:
         contents = image.known_contents
-        return lambda name: contents.torch if contents and name == "torch" else ""
+        if not contents:
+            return lambda _: ""
+
+        torch = contents.torch
+        return lambda name: torch if name == "torch" else ""
 
     if _runs_in_this_python(plan):
         return installed_version
@@ -349,4 +366,7 @@ def _version_of(plan: Plan) -> Callable[[str], str]:
 
 
 def _place(plan: Plan) -> str:
-    return "this machine" if plan.host.image is None and not plan.is_rehearsal else "the image"
+    if plan.host.image is None and not plan.is_rehearsal:
+        return "this machine"
+
+    return "the image"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from cloudtrain.api.package_checks import package_issues
 from cloudtrain.api.trainer_arguments import factory_issues, trainer_issues
-from cloudtrain.errors import Issue, RefusedError, SpecError, warning
+from cloudtrain.errors import Issue, Keys, RefusedError, SpecError, warning
 from cloudtrain.planning.launch import command_words
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import spec_overrides
@@ -28,12 +28,13 @@ def find_issues(plan: Plan) -> list[Issue]:
     They come from the provider of the request, the provider that runs it, and the shared trainer.
     No network, no process.
     """
-    issues = [
-        *get_provider(plan.target.provider).rules(plan),
-        *trainer_issues(plan),
-        *package_issues(plan),
-    ]
-    issues += [*factory_issues(plan), *plain_secret_issues(plan), *shell_variable_issues(plan)]
+    issues: list[Issue] = []
+    issues += get_provider(plan.target.provider).rules(plan)
+    issues += trainer_issues(plan)
+    issues += package_issues(plan)
+    issues += factory_issues(plan)
+    issues += plain_secret_issues(plan)
+    issues += shell_variable_issues(plan)
 
     if plan.context.strict:
         issues += security_issues(plan)
@@ -48,7 +49,7 @@ def preflight(plan: Plan, *, starting: bool = True) -> list[Issue]:
 
     `starting`: True if the job starts unless a check refuses it; see `Provider.checks`.
     """
-    issues = [*plan.issues]
+    issues = list(plan.issues)
     refused_paths = {issue.path for issue in issues if issue.path and issue.is_error}
     for provider in dict.fromkeys((plan.target.provider, plan.provider)):
         checks = get_provider(provider).checks(plan, starting=starting)
@@ -60,7 +61,8 @@ def preflight(plan: Plan, *, starting: bool = True) -> list[Issue]:
 def plain_secret_issues(plan: Plan) -> list[Issue]:
     """Return secrets in plain text among variables and arguments: errors in strict settings."""
     stores = plan.target.declaration.secret_stores
-    address = next((f"{store}:{form}" for store, form in stores.items()), "env:NAME")
+    addresses = [f"{store}:{form}" for store, form in stores.items()]
+    address = addresses[0] if addresses else "env:NAME"
     severity: Literal["error", "warning"] = "warning"
 
     if plan.context.strict and not plan.is_rehearsal:
@@ -91,9 +93,14 @@ def plain_secret_issues(plan: Plan) -> list[Issue]:
 def shell_variable_issues(plan: Plan) -> Iterator[Issue]:
     """Yield a warning for each argument such as `$RANK`, which no shell expands."""
     values = plan.spec.args.values
-    items = values.items() if isinstance(values, Mapping) else enumerate(values)
-    words = [(("entrypoint",), word) for word in command_words(plan.spec)]
-    for path, word in [*((("args", key), item) for key, item in items), *words]:
+    words: list[tuple[Keys, Any]] = []
+    if isinstance(values, Mapping):
+        words += [(("args", key), value) for key, value in values.items()]
+    else:
+        words += [(("args", at), value) for at, value in enumerate(values)]
+
+    words += [(("entrypoint",), word) for word in command_words(plan.spec)]
+    for path, word in words:
         if re.fullmatch(r"(--?[\w-]+=)?\$(\w+|\{\w+\})", str(word)):
             message = f"{word!r} reaches the program as it is: no shell reads it"
             hint = "read the variable in the program; or launcher: none, and [bash, -c, '…']"
@@ -110,19 +117,27 @@ def security_issues(plan: Plan) -> list[Issue]:
     if plan.is_rehearsal:
         return []
 
-    severity: Literal["error", "warning"] = "error" if plan.context.strict else "warning"
-    findings = get_provider(plan.target.provider).security_findings(plan)
-    why = '; policy = "strict" in the settings makes it an error' if plan.context.strict else ""
+    severity: Literal["error", "warning"] = "warning"
+    why = ""
+    if plan.context.strict:
+        severity = "error"
+        why = '; policy = "strict" in the settings makes it an error'
 
-    return [
-        replace(issue, severity=severity, hint=f"{issue.hint}{why}", origin=_line_of(plan, issue))
-        for issue in findings
-    ]
+    issues = []
+    for issue in get_provider(plan.target.provider).security_findings(plan):
+        hint = f"{issue.hint}{why}"
+        line = _line_of(plan, issue)
+        issues.append(replace(issue, severity=severity, hint=hint, origin=line))
+
+    return issues
 
 
 def _line_of(plan: Plan, issue: Issue) -> str:
-    places = (plan.where(path) for path in (issue.field, "resources", "entrypoint", "name"))
-    return next((place for place in places if place), "")
+    for path in (issue.field, "resources", "entrypoint", "name"):
+        if place := plan.where(path):
+            return place
+
+    return ""
 
 
 def raise_errors(issues: Sequence[Issue]) -> None:
@@ -138,11 +153,17 @@ def raise_errors(issues: Sequence[Issue]) -> None:
 
 def start_notes(plan: Plan, issues: Sequence[Issue]) -> list[str]:
     """Return notes before a start, one sentence each: warnings and facts of the plan."""
-    notes = [
-        issue.line() + (f" ({issue.hint})" if issue.hint else "")
-        for issue in issues
-        if not issue.is_error
-    ]
+    notes = []
+    for issue in issues:
+        if issue.is_error:
+            continue
+
+        note = issue.line()
+        if issue.hint:
+            note += f" ({issue.hint})"
+
+        notes.append(note)
+
     if plan.host.image and plan.host.image.recipe:
         notes.append(
             f"the image is built from {plan.host.image.recipe.dockerfile} first, if it is new"
@@ -160,9 +181,10 @@ def start_notes(plan: Plan, issues: Sequence[Issue]) -> list[str]:
 
 def secrets_note(paths: Sequence[str]) -> str:
     """Return a sentence about likely secrets left out of the source, and how to include one."""
-    shown = ", ".join(paths[:MAX_SECRETS]) + (
-        f" and {len(paths) - MAX_SECRETS} more" if paths[MAX_SECRETS:] else ""
-    )
+    shown = ", ".join(paths[:MAX_SECRETS])
+    if len(paths) > MAX_SECRETS:
+        shown += f" and {len(paths) - MAX_SECRETS} more"
+
     return (
         f"left out of the source, as likely to hold secrets: {shown} (`secrets:` in the spec hands"
         f" a job its secrets; !{paths[0]} in .cloudtrainignore takes this one along)"

@@ -47,9 +47,9 @@ def refresh_prices(
     a whole after its list was read to the end. Raise CloudError if a list cannot be read; lists of
     other providers are stored. Of both, one that needs missing credentials is only noted.
     """
-    names = [
-        name for name in cloud_names(provider) if region in ("", ALL) or is_region(name, region)
-    ]
+    names = cloud_names(provider)
+    if region not in ("", ALL):
+        names = [name for name in names if is_region(name, region)]
     if not names:
         of = ""
         if provider:
@@ -96,11 +96,11 @@ def _refresh(name: str, region: str, settings: Settings, note: Callable[[str], N
     note(f"reading the price list of {name}: {where}")
     today = _today()
     types = [row.instance_type for row in instances(name)]
-    asked = (
-        price
-        for price in lists.read(regions, types, today)
-        if is_region(name, price.region) and (not regions or price.region in regions)
-    )
+    asked = lists.read(regions, types, today)
+    asked = (price for price in asked if is_region(name, price.region))
+    if regions:
+        asked = (price for price in asked if price.region in regions)
+
     prices_read = price_list(lists.NAME, asked, today)
 
     for region_name, prices in groupby(prices_read.prices, key=lambda price: price.region):

@@ -65,20 +65,15 @@ def with_rehearsal(plan: Plan) -> Plan:
     request = _documents(plan.request)
     comparable = _comparable(request, plan.run_id, plan.context.source.digest)
     digest = json_digest(comparable)
-    line = next(
-        (
-            line
-            for line in rehearsals
-            if (line["digest"], line["source"]) == (digest, _source(plan))
-        ),
-        None,
-    )
-    changes: tuple[str, ...] = ()
+    for line in rehearsals:
+        if (line["digest"], line["source"]) == (digest, _source(plan)):
+            return _rehearsed(plan, line, ())
 
-    if line is None:
-        line = rehearsals[0]
-        changes = tuple(_changes(plan, line, comparable))
+    line = rehearsals[0]
+    return _rehearsed(plan, line, tuple(_changes(plan, line, comparable)))
 
+
+def _rehearsed(plan: Plan, line: Mapping[str, Any], changes: tuple[str, ...]) -> Plan:
     rehearsal = Rehearsal(run=line["run"], time=line["time"], changes=changes)
     return replace(plan, context=replace(plan.context, rehearsal=rehearsal))
 
@@ -95,11 +90,9 @@ def _succeeded(plan: Plan) -> Iterator[dict[str, Any]]:
     except (OSError, UnicodeDecodeError):
         return
 
-    mine = [
-        f'"name": {json.dumps(plan.spec.name)}',
-        f'"provider": {json.dumps(plan.target.provider)}',
-    ]
-    matches = [text for text in lines if all(part in text for part in mine)]
+    name = f'"name": {json.dumps(plan.spec.name)}'
+    provider = f'"provider": {json.dumps(plan.target.provider)}'
+    matches = [text for text in lines if name in text and provider in text]
     for text in reversed(matches[-MAX_LOOKED_AT:]):
         try:
             line = json.loads(text)
@@ -125,20 +118,16 @@ def _changes(plan: Plan, line: Mapping[str, Any], comparable: Any) -> Iterator[s
 
     before = dict(_leaves(_comparable(documents, line["run"], line["source"])))
     current = dict(_leaves(comparable))
-    differing = sorted(
-        path for path in {*before, *current} if before.get(path) != current.get(path)
-    )
+    paths = sorted(before.keys() | current.keys())
+    differing = [path for path in paths if before.get(path) != current.get(path)]
 
     # Values by name make the words of the command line redundant.
     if any(path.startswith(_VALUES) for path in differing):
         differing = [path for path in differing if not path.startswith(_WORDS)]
 
     for path in differing:
-        old, new = (
-            _shown(values[path]) if path in values else "nothing" for values in (before, current)
-        )
         if not any(text in str(before.get(path)) for text in _PLACEHOLDERS):
-            yield f"{path}: {old} → {new}"
+            yield f"{path}: {_shown(before, path)} → {_shown(current, path)}"
 
 
 def _documents(request: Request) -> dict[str, Any]:
@@ -155,7 +144,10 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every single value with its dotted path."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _leaves(item, f"{path}.{key}" if path else key)
+            if path:
+                yield from _leaves(item, f"{path}.{key}")
+            else:
+                yield from _leaves(item, key)
     elif isinstance(value, list):
         for number, item in enumerate(value):
             yield from _leaves(item, f"{path}[{number}]")
@@ -163,8 +155,11 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+def _shown(values: Mapping[str, Any], path: str) -> str:
+    if path not in values:
+        return "nothing"
+
+    text = json.dumps(values[path], ensure_ascii=False)
     if len(text) <= _MAX_VALUE:
         return text
 
@@ -188,11 +183,8 @@ def without_varying(document: Any, run_id: str) -> Any:
 def without_tags(value: Any, is_left_out: Callable[[str], bool]) -> Any:
     """Return plain JSON without these tags, in mappings and in AWS lists of Key and Value."""
     if isinstance(value, dict):
-        return {
-            key: without_tags(item, is_left_out)
-            for key, item in value.items()
-            if not is_left_out(key)
-        }
+        kept = {key: item for key, item in value.items() if not is_left_out(key)}
+        return {key: without_tags(item, is_left_out) for key, item in kept.items()}
 
     if isinstance(value, list):
         return [without_tags(item, is_left_out) for item in value if not is_left_out(_key_of(item))]

@@ -262,7 +262,9 @@ class Run:
         """
         target = Path(folder or self.id)
         refuse_taken(target, self.id, force=force)
-        names = ("model", "output", *(("checkpoints",) if checkpoints else ()))
+        names = ["model", "output"]
+        if checkpoints:
+            names.append("checkpoints")
         # Stored files can be copied even if the provider does not answer.
         state = self.last_known()
         fetch_results(self._monitor.provider, self.folder, state, names, target, progress, note)
@@ -393,6 +395,5 @@ def put_in_place(draft: Path, target: Path, names: Sequence[str]) -> None:
 
 def fetched_files(folder: Path) -> list[str]:
     """Return the paths of the files in it, without our ignore file."""
-    return sorted(
-        str(file) for file in folder.rglob("*") if file.is_file() and file != folder / IGNORE_FILE
-    )
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return sorted(str(file) for file in files if file != folder / IGNORE_FILE)

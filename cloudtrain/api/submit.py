@@ -100,7 +100,10 @@ def _submit(
         message = f"{', '.join(plan.target.placeholders)} not set: this plan is for looking at only"
         raise RefusedError(message, outcome=Outcome.NOT_STARTED)
 
-    raise_errors(preflight(plan) if issues is None else issues)
+    if issues is None:
+        issues = preflight(plan)
+
+    raise_errors(issues)
     archive = archive or pack_source(plan, progress)
     provider = get_provider(plan.provider)
     image = resolve_image(plan, pushing, note)
@@ -185,7 +188,7 @@ def _plan_with(plan: Plan, overrides: tuple[str, ...]) -> Plan:
     """Return the plan of the same run with further overrides. May raise SpecError."""
     folder = Path(plan.context.folder)
     document = parse_document(plan.spec_text, name=FILE)
-    document = override(document, (*plan.overrides, *overrides))
+    document = override(document, plan.overrides + overrides)
     spec, document = spec_from_document(document, folder, look=False)
     settings = load_settings(folder, {"data_dir": plan.context.data_dir})
     target, _ = resolve_targets(spec, settings, plan.provider, None)
@@ -239,9 +242,8 @@ def plan_again(
     old = record.plan()
     folder = Path(old.folder)
     text = run.text("spec.yaml")
-    document: Document = override(
-        parse_document(text, name=f"{run.run_id}/spec.yaml"), (*old.overrides, *overrides)
-    )
+    document: Document = parse_document(text, name=f"{run.run_id}/spec.yaml")
+    document = override(document, (*old.overrides, *overrides))
 
     # one job runs again, whatever search it was a trial of
     values = {key: value for key, value in document.values.items() if key != "sweep"}

@@ -63,11 +63,12 @@ def words_of(args: Arguments) -> list[Word]:
     """Return the words of the command line, each with its field."""
     if not isinstance(args.values, Mapping):
         return [(word, ("args", at)) for at, word in enumerate(args.argv)]
-    return [
-        (word, ("args", key))
-        for key, value in args.values.items()
-        for word in read_arguments({key: value}).argv
-    ]
+
+    words: list[Word] = []
+    for key, value in args.values.items():
+        words += [(word, ("args", key)) for word in read_arguments({key: value}).argv]
+
+    return words
 
 
 def _issues(words: list[Word], trainer: Any) -> list[Issue]:
@@ -89,7 +90,8 @@ def _issues(words: list[Word], trainer: Any) -> list[Issue]:
             trainer.parse([word for word, _ in words])
         except trainer.Refused as reason:
             issue, option = _refusal(str(reason), words)
-            issues += [issue] if option or not issues else []
+            if option or not issues:
+                issues.append(issue)
 
             if not option:
                 break
@@ -105,15 +107,21 @@ def _issues(words: list[Word], trainer: Any) -> list[Issue]:
 
 def _refusal(reason: str, words: Sequence[Word]) -> tuple[Issue, str]:
     """Return the trainer's message at its option, and that option; "" if it is about several."""
-    paths = {
-        word.partition("=")[0]: path for word, path in reversed(words) if word.startswith("--")
-    }
+    paths: dict[str, Keys] = {}
+    for word, path in words:
+        if word.startswith("--"):
+            paths.setdefault(word.partition("=")[0], path)
+
     option_match = re.match(r"argument (--[\w-]+)", reason)
     option = ""
     if option_match and option_match[1] in paths:
         option = option_match[1]
 
-    named = option or next((name for name in re.findall(r"--[\w-]+", reason) if name in paths), "")
+    mentioned = [name for name in re.findall(r"--[\w-]+", reason) if name in paths]
+    named = option
+    if mentioned and not option:
+        named = mentioned[0]
+
     choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*?)\)", reason)
     suggestion = ""
     if choice:
@@ -174,12 +182,13 @@ def factory_issues(plan: Plan) -> list[Issue]:
     if not root.is_dir():
         return []
 
-    mistakes = ((factory, _mistake(factory, root)) for factory in factories_of(plan))
-    return [
-        plan.located(Issue(factory.path, f"{factory.option}: {text}"))
-        for factory, text in mistakes
-        if text
-    ]
+    issues = []
+    for factory in factories_of(plan):
+        mistake = _mistake(factory, root)
+        if mistake:
+            issues.append(plan.located(Issue(factory.path, f"{factory.option}: {mistake}")))
+
+    return issues
 
 
 def _mistake(factory: Factory, root: Path) -> str:

@@ -137,11 +137,8 @@ def _process_name(process: int) -> str:
 
 def tear_newest(watched: WatchedRun) -> str:
     """Cut the largest file of the newest checkpoint in half. Raise NotDrilled without one."""
-    names = tuple(
-        Path(event.path).name
-        for event in watched.events
-        if isinstance(event, Checkpoint) and event.path
-    )
+    saved = [event for event in watched.events if isinstance(event, Checkpoint) and event.path]
+    names = tuple(Path(event.path).name for event in saved)
     folder = RunPaths(watched.run.folder.path).checkpoints
     file = newest_file(folder, names)
     if file is None:
@@ -161,7 +158,10 @@ def advice(case: Case, result: Result, plan: Plan) -> list[str]:
     changes = []
 
     if result.differing:
-        names = ", ".join(result.differing[:3]) + (", …" if len(result.differing) > 3 else "")
+        names = ", ".join(result.differing[:3])
+        if len(result.differing) > 3:
+            names += ", …"
+
         changes.append(f"the result differs from the undisturbed run ({names}): {SEED_AND_RESTORE}")
 
     if is_torn and (result.began_anew or (has_failed and is_own_program)):

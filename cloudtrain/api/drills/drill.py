@@ -82,14 +82,11 @@ class Scorecard:
         if not self.reference.saves:
             return [SAVES_NOTHING]
 
-        is_unknown = any(
-            result.verdict is Verdict.NOT_COMPARED and result.steps_lost is None
-            for result in self.results
-        )
-        if not is_unknown:
-            return []
+        for result in self.results:
+            if result.verdict is Verdict.NOT_COMPARED and result.steps_lost is None:
+                return [LEAVES_NOTHING]
 
-        return [LEAVES_NOTHING]
+        return []
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
@@ -183,7 +180,7 @@ class Drill:
         """Run the job with a fault, and again if it did not succeed. May raise NotDrilled."""
         self._require_sense(case, reference)
         if case is LOADER_STALLED:
-            overrides = [*overrides, *short_hang(self.plan)]
+            overrides = list(overrides) + short_hang(self.plan)
 
         again = run.rerun(overrides, fresh=True)
         seconds = self._limit(reference)
@@ -258,13 +255,16 @@ def _inject(case: Case, watched: WatchedRun) -> str:
 
 
 def _ended(watched: WatchedRun) -> EndedRun:
-    has_result = watched.state.state == "succeeded"
     folder = watched.run.folder.path
+    result = Trained()
+    if watched.state.state == "succeeded":
+        result = trained(folder, watched.state)
+
     return EndedRun(
         run=watched.run.id,
         state=watched.state,
         events=watched.events,
-        trained=trained(folder, watched.state) if has_result else Trained(),
+        trained=result,
         saves=watched.saves,
         reports_saves=watched.reported_saves > 0,
         is_overdue=watched.is_overdue,
@@ -316,5 +316,9 @@ def _clear(folder: Path) -> None:
             watched.look()
 
     for entry in folder.iterdir():
-        if entry.name not in KEPT:
-            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        if entry.name in KEPT:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()

@@ -209,9 +209,8 @@ def judge(drill: str, reference: EndedRun, runs: Sequence[EndedRun], injected: s
 
     values = last.trained.values
     wanted = reference.trained.values
-    result.differing = sorted(
-        name for name in values.keys() | wanted.keys() if values.get(name) != wanted.get(name)
-    )
+    names = sorted(values.keys() | wanted.keys())
+    result.differing = [name for name in names if values.get(name) != wanted.get(name)]
     result.verdict = Verdict.OTHER if result.differing else Verdict.SAME
     return result
 

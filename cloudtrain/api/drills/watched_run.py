@@ -87,11 +87,12 @@ class WatchedRun:
     def nodes(self) -> dict[int, list[int]]:
         """Return the processes of each node, its launcher first."""
         tree = ProcessTree()
-        return {
-            event.node: [event.pid, *tree.descendants(event.pid)]
-            for event in self.events
-            if isinstance(event, NodeStarted) and event.pid
-        }
+        processes = {}
+        for event in self.events:
+            if isinstance(event, NodeStarted) and event.pid:
+                processes[event.node] = [event.pid, *tree.descendants(event.pid)]
+
+        return processes
 
     def look(self) -> None:
         """Update events, state and files."""
