@@ -84,24 +84,24 @@ def command_job(document: Mapping[str, Any], *, master: str, port: int = MASTER_
     `master`: the address of the first node, as all nodes reach it.
     """
     nodes = int(document.get("resources", {}).get("instance_count", 1))
-    common = {"AZUREML_RUN_ID": document["name"], **document.get("environment_variables", {})}
+    common = {"AZUREML_RUN_ID": document["name"]}
+    common |= document.get("environment_variables", {})
+    distribution = document.get("distribution")
+    processes = []
+    for node in range(nodes):
+        for variables in _process_variables(distribution, node, nodes, master, port):
+            processes.append(Process(node=node, env=common | variables))
+
+    inputs = document.get("inputs", {}).items()
+    outputs = document.get("outputs", {}).items()
+
     return CommandJob(
         name=document["name"],
         code=document.get("code", ""),
         command=document["command"],
-        processes=tuple(
-            Process(node=node, env={**common, **variables})
-            for node in range(nodes)
-            for variables in _process_variables(
-                document.get("distribution"), node, nodes, master, port
-            )
-        ),
-        inputs=tuple(
-            _mount(name, item)
-            for name, item in document.get("inputs", {}).items()
-            if "path" in item
-        ),
-        outputs=tuple(_mount(name, item) for name, item in document.get("outputs", {}).items()),
+        processes=tuple(processes),
+        inputs=tuple(_mount(name, item) for name, item in inputs if "path" in item),
+        outputs=tuple(_mount(name, item) for name, item in outputs),
         timeout_seconds=document.get("limits", {}).get("timeout"),
     )
 
@@ -119,9 +119,11 @@ def _process_variables(
         raise ValueError(
             f"a distribution of type {distribution['type']!r} is not part of this contract"
         )
+
     processes = int(distribution.get("process_count_per_instance") or 1)
-    return [
-        {
+    result = []
+    for local in range(processes):
+        variables = {
             "MASTER_ADDR": master,
             "MASTER_PORT": str(port),
             "WORLD_SIZE": str(nodes * processes),
@@ -129,8 +131,9 @@ def _process_variables(
             "RANK": str(node * processes + local),
             "LOCAL_RANK": str(local),
         }
-        for local in range(processes)
-    ]
+        result.append(variables)
+
+    return result
 
 
 def _mount(name: str, item: Mapping[str, Any]) -> Mount:

@@ -19,11 +19,11 @@ class Unclear(Exception):
 
 def copied_sources(text: str) -> list[str]:
     """Return the sources of COPY, ADD and mounts. Raise Unclear if they may be everything."""
-    return [
-        source
-        for instruction, arguments in _instructions(text)
-        for source in _named(instruction, arguments)
-    ]
+    sources: list[str] = []
+    for instruction, arguments in _instructions(text):
+        sources += _named(instruction, arguments)
+
+    return sources
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:

@@ -35,10 +35,8 @@ def usual_contents(torch: str, python: str, more: str) -> ImageContents:
 def our_contents(kind: str) -> ImageContents:
     """Return the packages of our image, `cuda` or `cpu`, from its lock files."""
     folder = bundled("docker")
-    text = "\n".join(
-        (folder / name).read_text(encoding="utf-8")
-        for name in (f"torch-{kind}.txt", "requirements.txt")
-    )
+    files = [folder / f"torch-{kind}.txt", folder / "requirements.txt"]
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
     locked = dict(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", text, re.MULTILINE))
     names = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in locked.items()}
 

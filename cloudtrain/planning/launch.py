@@ -29,8 +29,15 @@ LONG_TEXT = 200
 """Minimum length of a value that refers to an argument by the key above."""
 
 CLOUD_FIELDS = (
-    *("resources.gpu", "resources.instance", "resources.spot", "resources.disk"),
-    *("limits.max_wait", "limits.max_cost", "limits.retries", "checkpoints.uri", "tags"),
+    "resources.gpu",
+    "resources.instance",
+    "resources.spot",
+    "resources.disk",
+    "limits.max_wait",
+    "limits.max_cost",
+    "limits.retries",
+    "checkpoints.uri",
+    "tags",
 )
 """Fields of the spec without effect on machines that are not rented."""
 
@@ -49,10 +56,12 @@ class Launch:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-        }
+        document = asdict(self)
+        for name, value in document.items():
+            if isinstance(value, tuple):
+                document[name] = list(value)
+
+        return document
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Launch:
@@ -183,10 +192,16 @@ def dependencies_document(plan: Plan) -> dict[str, Any]:
     if dependencies.off or not (dependencies.packages or file):
         return {}
 
-    return {
-        **({"packages": list(dependencies.packages)} if dependencies.packages else {"file": file}),
-        **({"replace_torch": True} if dependencies.replace_torch else {}),
-    }
+    document: dict[str, Any] = {}
+    if dependencies.packages:
+        document["packages"] = list(dependencies.packages)
+    else:
+        document["file"] = file
+
+    if dependencies.replace_torch:
+        document["replace_torch"] = True
+
+    return document
 
 
 def _values(value: Any, argv: tuple[str, ...]) -> Any:
@@ -221,7 +236,8 @@ def entrypoint_of(spec: JobSpec) -> tuple[str, str]:
         return "module", words[1]
 
     name = spec.entrypoint.strip()
-    return ("notebook" if name.endswith(".ipynb") else "script"), name
+    kind = "notebook" if name.endswith(".ipynb") else "script"
+    return kind, name
 
 
 class Layout(NamedTuple):
@@ -259,13 +275,17 @@ def launches(
     plan: Plan, layout: Layout, *, addresses: tuple[str, ...], interface: str, threads: int | None
 ) -> tuple[Launch, ...]:
     """Return a launch per node; the rendezvous is `addresses[0]`. `threads`: OMP_NUM_THREADS."""
-    spec = plan.spec
+    own: dict[str, str] = {}
+    if threads:
+        own["OMP_NUM_THREADS"] = str(threads)
+
+    own |= plan.spec.env
+    optional = _optional_variables(plan, layout)
     result = []
     for node, address in enumerate(addresses):
         cwd = layout.source.replace("{node}", str(node))
-        env = {
-            **({"OMP_NUM_THREADS": str(threads)} if threads else {}),
-            **spec.env,
+        argv = (layout.python, "-u", f"{cwd}/{PAYLOAD_FOLDER}")
+        env = own | {
             "CLOUDTRAIN_PLATFORM": "plain",
             "CLOUDTRAIN_JOB_FILE": layout.job_file,
             "CLOUDTRAIN_NODE_RANK": str(node),
@@ -276,27 +296,24 @@ def launches(
             "CLOUDTRAIN_OUTPUT_DIR": layout.output,
             "CLOUDTRAIN_MODEL_DIR": layout.model,
             "CLOUDTRAIN_CHECKPOINT_DIR": layout.checkpoints,
-            **(
-                {PACKAGES_DIR: layout.packages}
-                if layout.packages and dependencies_document(plan)
-                else {}
-            ),
-            **({"CLOUDTRAIN_STOP_FILE": layout.stop_file} if layout.stop_file else {}),
-            **({PUBLISHED: layout.published} if layout.published and plan.context.trial else {}),
-            **{
-                f"CLOUDTRAIN_INPUT_{name.upper().replace('-', '_')}": path
-                for name, path in layout.inputs.items()
-            },
         }
-        argv = (layout.python, "-u", f"{cwd}/{PAYLOAD_FOLDER}")
-        result.append(
-            Launch(
-                node=node,
-                argv=argv,
-                cwd=cwd,
-                env=env,
-                secrets=plan.secrets,
-            )
-        )
+        env |= optional
+        result.append(Launch(node=node, argv=argv, cwd=cwd, env=env, secrets=plan.secrets))
 
     return tuple(result)
+
+
+def _optional_variables(plan: Plan, layout: Layout) -> dict[str, str]:
+    """Return the variables that only some jobs have, the same on every node."""
+    env: dict[str, str] = {}
+    if layout.packages and dependencies_document(plan):
+        env[PACKAGES_DIR] = layout.packages
+    if layout.stop_file:
+        env["CLOUDTRAIN_STOP_FILE"] = layout.stop_file
+    if layout.published and plan.context.trial:
+        env[PUBLISHED] = layout.published
+
+    for name, path in layout.inputs.items():
+        env[f"CLOUDTRAIN_INPUT_{name.upper().replace('-', '_')}"] = path
+
+    return env

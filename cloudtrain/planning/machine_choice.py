@@ -42,11 +42,12 @@ def machine_choice(
         models=tuple(resources.gpu),
         named=named,
     )
-    other_prices = [
-        regional_prices(name, region_of_settings(name, settings), settings)
-        for name in PROVIDERS
-        if name != local_prices.provider
-    ]
+    other_prices = []
+    for name in PROVIDERS:
+        if name != local_prices.provider:
+            region = region_of_settings(name, settings)
+            other_prices.append(regional_prices(name, region, settings))
+
     choice = explain_choice(request, types, local_prices, other_prices)
     if local_prices.price_of(*types):
         return choice
@@ -62,11 +63,14 @@ def _elsewhere(
 ) -> Offer | None:
     """Return an offer of the same machine in a region where its price is known."""
     row = find_instance(local_prices.provider, instance_type)
-    market = price_in_another_region(instance_type, local_prices, settings) if row else None
-    if row and market:
-        return offer(row, market)
+    if row is None:
+        return None
 
-    return None
+    market = price_in_another_region(instance_type, local_prices, settings)
+    if market is None:
+        return None
+
+    return offer(row, market)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,20 +140,19 @@ def _reason(need: Wanted, types: Sequence[str], market: RegionalPrices) -> str:
     if not need.gpus:
         return "the default for a job without GPUs"
 
-    model = next(
-        (name for name in need.models if _has(find_instance(market.provider, types[0]), name)), ""
-    )
-    if model:
-        need_words = f"{need.gpus} x {model}"
+    first = find_instance(market.provider, types[0])
+    models = [name for name in need.models if _has(first, name)]
+    rows = [row for row in instances(market.provider) if row.gpus == need.gpus]
+    if models:
+        need_words = f"{need.gpus} x {models[0]}"
+        rows = [row for row in rows if _has(row, models[0])]
+    elif need.gpus > 1:
+        need_words = f"{need.gpus} GPUs"
     else:
-        need_words = f"{need.gpus} GPU{'s' if need.gpus > 1 else ''}"
+        need_words = f"{need.gpus} GPU"
 
-    rows = [
-        row
-        for row in instances(market.provider)
-        if row.gpus == need.gpus and (not model or _has(row, model))
-    ]
-    need_words += ", the first of the spec's models that it has" if len(need.models) > 1 else ""
+    if len(need.models) > 1:
+        need_words += ", the first of the spec's models that it has"
     if len(rows) == 1:
         return f"the only one of {market.provider} with {need_words}"
     if all(row.usd_per_hour is None for row in rows):
@@ -160,13 +163,13 @@ def _reason(need: Wanted, types: Sequence[str], market: RegionalPrices) -> str:
 
 def _cheaper(need: Wanted, shown: Instance, limit: float, market: RegionalPrices) -> Offer | None:
     """Return a provider's cheapest machine up to a price, by GPU preference."""
-    rows = [
-        row
-        for row in instances(market.provider)
-        if row.instance_type != shown.instance_type
-        and _satisfies(row, need, shown)
-        and _architecture(row) == _architecture(shown)  # another processor would need another image
-    ]
+    rows = []
+    for row in instances(market.provider):
+        if row.instance_type == shown.instance_type or not _satisfies(row, need, shown):
+            continue
+        if _architecture(row) == _architecture(shown):  # another would need another image
+            rows.append(row)
+
     for model in need.models or ("",):
         offers = (offer(row, market) for row in rows if not model or need.named or _has(row, model))
         cheap = [candidate for candidate in offers if candidate and candidate.usd_per_hour <= limit]
@@ -182,10 +185,14 @@ def offer(row: Instance, market: RegionalPrices) -> Offer | None:
     if price is None:
         return None
 
+    gpu = ""
+    if row.gpu:
+        gpu = names_of(row)[-1]
+
     return Offer(
         provider=row.provider,
         instance_type=row.instance_type,
-        gpu=names_of(row)[-1] if row.gpu else "",
+        gpu=gpu,
         gpus=row.gpus,
         region=market.region,
         usd_per_hour=price.usd,

@@ -76,7 +76,9 @@ def our_recipe(kind: str, args: Sequence[str] = (), platform: str = "") -> Recip
     our_args = [f"TORCH={kind}"]
     if kind == "cpu":
         our_args.append(f"BASE_IMAGE={_CPU_BASE}")
-    return recipe_of(bundled("docker") / "Dockerfile", (*our_args, *args), platform, kind)
+
+    dockerfile = bundled("docker") / "Dockerfile"
+    return recipe_of(dockerfile, our_args + list(args), platform, kind)
 
 
 def recipe_of(
@@ -99,7 +101,8 @@ def recipe_of(
 
     try:
         for path, info in sorted(_files(dockerfile).items()):
-            size += 0 if stat.S_ISDIR(info.st_mode) else info.st_size
+            if not stat.S_ISDIR(info.st_mode):
+                size += info.st_size
             if limit is not None and size > limit:
                 message = (
                     f"{dockerfile.parent} holds more than {limit} bytes, all of which the build"
@@ -168,12 +171,10 @@ def _files(dockerfile: Path) -> dict[Path, os.stat_result]:
     for folder, folders, files in os.walk(top, onerror=_raise):
         inside = Path(folder).relative_to(top)
         folders[:] = [name for name in folders if name != ".git"]
-        names = [*files, *folders]
-        folders[:] = [
-            name
-            for name in folders
-            if searches_all or not rules.match_file((inside / name).as_posix())
-        ]
+        names = files + folders
+        if not searches_all:
+            relative = {name: (inside / name).as_posix() for name in folders}
+            folders[:] = [name for name in folders if not rules.match_file(relative[name])]
 
         for name in names:
             path = Path(folder) / name

@@ -62,7 +62,13 @@ def parse_address(text: str) -> Address:
     name, _, digest = text.partition("@")
     head, slash, remainder = name.partition("/")
     is_host = bool(slash) and ("." in head or ":" in head or head == "localhost")
-    registry, path = (head, remainder) if is_host else (DOCKER_HUB, name)
+    if is_host:
+        registry = head
+        path = remainder
+    else:
+        registry = DOCKER_HUB
+        path = name
+
     path, _, tag = path.partition(":")
     if registry == DOCKER_HUB and "/" not in path:
         path = f"library/{path}"

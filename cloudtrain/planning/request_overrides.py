@@ -75,9 +75,11 @@ def _merge_items(
 
 
 def _is_keyed(value: Any, key: str) -> bool:
-    return isinstance(value, (list, tuple)) and all(
-        isinstance(item, Mapping) and isinstance(item.get(key), str) for item in value
-    )
+    """Return whether a value is a list of mappings that have this key."""
+    if not isinstance(value, (list, tuple)):
+        return False
+
+    return all(isinstance(item, Mapping) and isinstance(item.get(key), str) for item in value)
 
 
 @dataclass(frozen=True, slots=True)

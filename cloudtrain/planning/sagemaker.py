@@ -99,55 +99,50 @@ def training_job(
         "TRAINING_JOB_NAME": name,
         "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{region}:{account}:training-job/{name}",
         "AWS_REGION": region,
-        **body.get("Environment", {}),
     }
+    env |= body.get("Environment", {})
     # Without an entrypoint in the request the image runs with the argument `train`.
-    argv = (
-        *algorithm.get("ContainerEntrypoint", ("train",)),
-        *algorithm.get("ContainerArguments", ()),
-    )
-    keep = body.get("CheckpointConfig", {})
-    checkpoints = _below_root(keep.get("LocalPath", f"{ROOT}/checkpoints"))
-    results = result_uris(body)
-    tensorboard = body.get("TensorBoardOutputConfig", {})
-    tensorboard_folder = _below_root(tensorboard.get("LocalPath", f"{ROOT}/output/tensorboard"))
+    argv = list(algorithm.get("ContainerEntrypoint", ("train",)))
+    argv += algorithm.get("ContainerArguments", ())
+    network = (instance_type, interface)
     config = {
         "input/config/hyperparameters.json": dict(body.get("HyperParameters", {})),
         "input/config/inputdataconfig.json": {
-            channel.name: _channel_config(channel) for channel in channels
+            item.name: _channel_config(item) for item in channels
         },
     }
-    network = (instance_type, interface)
+    containers = []
+    for node, host in enumerate(hosts):
+        files = _config_files(config, host, hosts, network)
+        containers.append(
+            NodeContainer(node=node, host=host, argv=tuple(argv), env=env, files=files)
+        )
+
+    keep = body.get("CheckpointConfig", {})
+    checkpoints = _below_root(keep.get("LocalPath", f"{ROOT}/checkpoints"))
+    tensorboard = body.get("TensorBoardOutputConfig", {})
+    tensorboard_folder = _below_root(tensorboard.get("LocalPath", f"{ROOT}/output/tensorboard"))
+    folders = [*FOLDERS, checkpoints]
+    if tensorboard:
+        folders.append(tensorboard_folder)
+
+    folders += [channel.folder for channel in channels]
+    results = result_uris(body)
+    stopping = body.get("StoppingCondition", {})
 
     return TrainingJob(
         name=name,
         instance_type=instance_type,
         hosts=hosts,
-        containers=tuple(
-            NodeContainer(
-                node=node,
-                host=host,
-                argv=argv,
-                env=env,
-                files=_config_files(config, host, hosts, network),
-            )
-            for node, host in enumerate(hosts)
-        ),
+        containers=tuple(containers),
         channels=channels,
-        folders=(
-            *FOLDERS,
-            checkpoints,
-            *([tensorboard_folder] if tensorboard else []),
-            *(channel.folder for channel in channels),
-        ),
+        folders=tuple(folders),
         checkpoints=checkpoints,
         checkpoints_uri=keep.get("S3Uri", ""),
         tensorboard=tensorboard_folder,
         tensorboard_uri=tensorboard.get("S3OutputPath", ""),
         results={"model": results["model"], "output/data": results["output"]},
-        max_runtime_seconds=body.get("StoppingCondition", {}).get(
-            "MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME_SECONDS
-        ),
+        max_runtime_seconds=stopping.get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME_SECONDS),
     )
 
 
@@ -166,8 +161,9 @@ def _config_files(
     config: Mapping[str, Any], host: str, hosts: tuple[str, ...], network: tuple[str, str]
 ) -> dict[str, str]:
     """Return the files in input/config of a host. `network`: instance type and interface."""
-    resources = {"input/config/resourceconfig.json": _resource_config(host, hosts, *network)}
-    return {path: json.dumps(value, indent=2) for path, value in {**config, **resources}.items()}
+    documents = dict(config)
+    documents["input/config/resourceconfig.json"] = _resource_config(host, hosts, *network)
+    return {path: json.dumps(value, indent=2) for path, value in documents.items()}
 
 
 def instance_of(resources: Mapping[str, Any]) -> tuple[str, int]:
@@ -211,7 +207,8 @@ def _uri(source: Mapping[str, Any]) -> str:
     if mounted is None:
         return str(source["S3DataSource"]["S3Uri"])
 
-    scheme = next(s for s, kind in FILE_SYSTEMS.items() if kind == mounted["FileSystemType"])
+    schemes = {kind: scheme for scheme, kind in FILE_SYSTEMS.items()}
+    scheme = schemes[mounted["FileSystemType"]]
     return f"{scheme}://{mounted['FileSystemId']}{mounted['DirectoryPath']}"
 
 

@@ -101,8 +101,9 @@ def recipe_for(
     at, text = selected
     try:
         if not selected.is_build:
-            args = (*machine_args, *(settings.get("image.args") or ()))
-            return our_recipe("cuda" if gpu else "cpu", args, platform), []
+            our_args = list(machine_args)
+            our_args += settings.get("image.args") or ()
+            return our_recipe("cuda" if gpu else "cpu", our_args, platform), []
 
         dockerfile = Path(settings.folder, text).absolute()
         if not dockerfile.is_file():
@@ -125,4 +126,7 @@ def planned_build(recipe: Recipe | None, repository: str = "") -> PlannedImage:
     """Return an image that we build, with its address and recipe."""
     if recipe is None:
         return PlannedImage("")
-    return PlannedImage(f"{repository}:{recipe.tag}" if repository else recipe.name, recipe)
+    if not repository:
+        return PlannedImage(recipe.name, recipe)
+
+    return PlannedImage(f"{repository}:{recipe.tag}", recipe)

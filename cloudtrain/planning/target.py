@@ -16,8 +16,16 @@ if TYPE_CHECKING:
     from cloudtrain.planning.selection import PlannedImage
 
 _PLAIN_FIELDS = (
-    *("provider", "contract", "where", "max_nodes", "grace_seconds", "unused"),
-    *("tries_all_instances", "cluster", "origins", "gpus"),
+    "provider",
+    "contract",
+    "where",
+    "max_nodes",
+    "grace_seconds",
+    "unused",
+    "tries_all_instances",
+    "cluster",
+    "origins",
+    "gpus",
 )
 """Fields that are plain JSON already."""
 
@@ -92,20 +100,25 @@ class Target:
         """Return plain JSON, without problems. `facts` is the provider's part."""
         facts = self.config.to_json()
         if self.image is not None:
-            recipe = self.image.recipe
-            facts |= {"image": self.image.address, "recipe": recipe.to_json() if recipe else None}
+            facts["image"] = self.image.address
+            facts["recipe"] = self.image.recipe and self.image.recipe.to_json()
 
         if self.instances:
             facts["instances"] = list(self.instances)
         if self.borrowed:
             facts["borrowed"] = list(self.borrowed)
 
-        return {
-            **{name: getattr(self, name) for name in _PLAIN_FIELDS},
-            "facts": facts,
-            "quote": asdict(self.cost_estimate) if self.cost_estimate else None,
-            "choice": asdict(self.choice) if self.choice else None,
-        }
+        document = {name: getattr(self, name) for name in _PLAIN_FIELDS}
+        document["facts"] = facts
+        document["quote"] = None
+        if self.cost_estimate:
+            document["quote"] = asdict(self.cost_estimate)
+
+        document["choice"] = None
+        if self.choice:
+            document["choice"] = asdict(self.choice)
+
+        return document
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -58,20 +58,22 @@ def room_for(plan: Plan) -> tuple[Plan, Rules]:
     for argument in settings.values():
         groups[argument] = [_flag(argument), ""]
 
-    values = plan.spec.args.values if isinstance(plan.spec.args.values, Mapping) else {}
-    argv = tuple(word for words in groups.values() for word in words)
-    room = Arguments(argv, {**values, **dict.fromkeys(settings.values())})
+    values: dict[str, Any] = {}
+    if isinstance(plan.spec.args.values, Mapping):
+        values |= plan.spec.args.values
+
+    values |= dict.fromkeys(settings.values())
+    argv: list[str] = []
     starts = {}
-    at = 0
-
     for argument, words in groups.items():
-        starts[argument] = at
-        at += len(words)
+        starts[argument] = len(argv)
+        argv += words
 
-    rules = {
-        key: {"at": starts[argument] + 1, "key": argument, **_rule(space[key])}
-        for key, argument in settings.items()
-    }
+    rules = {}
+    for key, argument in settings.items():
+        rules[key] = {"at": starts[argument] + 1, "key": argument} | _rule(space[key])
+
+    room = Arguments(tuple(argv), values)
 
     return replace(plan, spec=plan.spec.model_copy(update={"args": room})), rules
 
@@ -105,7 +107,9 @@ def named_texts(rules: Rules, texts: Mapping[str, str]) -> dict[str, str]:
 def _rule(dimension: Dimension) -> dict[str, Any]:
     if isinstance(dimension, Choice):
         return {"values": list(dimension.values)}
-    return {"type": "int" if isinstance(dimension, Integers) else "float"}
+
+    kind = "int" if isinstance(dimension, Integers) else "float"
+    return {"type": kind}
 
 
 def _flag(argument: str) -> str:
@@ -118,8 +122,11 @@ def _flag(argument: str) -> str:
 def _groups(arguments: Arguments) -> dict[str, list[str]]:
     """Return the words of each argument of a mapping."""
     words = list(arguments.argv)
-    groups = {}
-    for key, value in arguments.values.items() if isinstance(arguments.values, Mapping) else ():
+    groups: dict[str, list[str]] = {}
+    if not isinstance(arguments.values, Mapping):
+        return groups
+
+    for key, value in arguments.values.items():
         if value is False:
             count = 0
         elif value is True:
