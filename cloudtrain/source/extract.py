@@ -153,7 +153,10 @@ def _keep(stream: BufferedIOBase, member: tarfile.TarInfo, results: Results) -> 
     elif member.type == tarfile.LNKTYPE:
         results.add_hard_link(path, _plain(member.linkname) or member.linkname)
     elif member.type in _FILES:
-        modified = int(member.mtime * 1e9) if 0 <= member.mtime < 1 << 33 else None
+        modified = None
+        if 0 <= member.mtime < 1 << 33:
+            modified = int(member.mtime * 1e9)
+
         executable = bool(member.mode & 0o100)
         results.add_file(
             path, _content(stream, member), executable=executable, modified_ns=modified

@@ -28,8 +28,14 @@ MAX_OUTPUT_BYTES = 1 << 28
 _NOTHING_STARTS = ("-c", "core.fsmonitor=", "-c", f"core.hooksPath={os.devnull}")
 _LIST = (*_NOTHING_STARTS, "ls-files", "-co", "--exclude-standard", "-z")
 _STATUS = (
-    *(*_NOTHING_STARTS, "status", "--porcelain=v2", "--branch"),
-    *("--untracked-files=no", "--no-ahead-behind", "--no-renames", "--ignore-submodules=dirty"),
+    *_NOTHING_STARTS,
+    "status",
+    "--porcelain=v2",
+    "--branch",
+    "--untracked-files=no",
+    "--no-ahead-behind",
+    "--no-renames",
+    "--ignore-submodules=dirty",
 )
 """Command for the state; a submodule counts by its commit, without running git inside."""
 _FILTERS = ("config", "--null", "--show-scope", "--name-only", "--get-regexp", r"^filter\.")
@@ -95,19 +101,26 @@ def git_state(folder: Path) -> GitState:
 
     try:
         filters = _own_filters(top)
-        off = (
-            f"filter.{name}.{key}"
-            for name in filters
-            for key in ("clean=", "process=", "required=false")
-        )
-        status = _git(top, *(word for setting in off for word in ("-c", setting)), *_STATUS)
+        words: list[str] = []
+        for name in filters:
+            for key in ("clean=", "process=", "required=false"):
+                words += ["-c", f"filter.{name}.{key}"]
+
+        status = _git(top, *words, *_STATUS)
     except (OSError, ValueError, SubprocessError):
         return GitState()
 
-    commit = _COMMIT.search(status)
-    changed = _CHANGED.search(status) is not None
-    # Without its filter, a file whose content git stores in another form looks changed.
-    return GitState(commit[1].decode() if commit else "", None if changed and filters else changed)
+    match = _COMMIT.search(status)
+    commit = ""
+    if match:
+        commit = match[1].decode()
+
+    is_changed = _CHANGED.search(status) is not None
+    if is_changed and filters:
+        # Without its filter, a file whose content git stores in another form looks changed.
+        return GitState(commit)
+
+    return GitState(commit, is_changed)
 
 
 def _is_ignored(folder: Path) -> bool:
@@ -177,11 +190,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _environment() -> dict[str, str]:
     """Return the user's environment without settings of git hooks, for reading only."""
-    environment = {
-        k: v
-        for k, v in os.environ.items()
-        if not k.startswith("GIT_") or k.startswith("GIT_CONFIG_")
-    }
+    environment = {}
+    for name, value in os.environ.items():
+        if not name.startswith("GIT_") or name.startswith("GIT_CONFIG_"):
+            environment[name] = value
     # A relative entry would be looked up in the repository, which may hold a program called git.
     absolute = [entry for entry in os.get_exec_path() if Path(entry).is_absolute()]
     environment["PATH"] = os.pathsep.join(absolute)
@@ -200,9 +212,8 @@ class IgnoreFile:
         self._base = base
         rules = [rule for line in lines if (rule := _read_rule(line)) is not None]
         self._rules = rules[::-1]  # the last one that matches decides
-        self._brought_back = [
-            _plain_parts(line.strip().removeprefix("!")) for line in lines if line.startswith("!")
-        ]
+        exceptions = [line for line in lines if line.startswith("!")]
+        self._brought_back = [_plain_parts(line.strip().removeprefix("!")) for line in exceptions]
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -219,10 +230,12 @@ class IgnoreFile:
     def may_bring_back_below(self, folder: str) -> bool:
         """Return whether a `!` rule could match something inside this folder."""
         parts = folder[len(self._base) :].split("/")
-        return any(
-            all(part == plain for part, plain in zip(parts, plain_parts, strict=False))
-            for plain_parts in self._brought_back
-        )
+        for plain_parts in self._brought_back:
+            pairs = zip(parts, plain_parts, strict=False)
+            if all(part == plain for part, plain in pairs):
+                return True
+
+        return False
 
 
 def _read_rule(line: str) -> tuple[re.Pattern[str], bool] | None:

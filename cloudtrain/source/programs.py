@@ -37,7 +37,11 @@ class NotAProgram(ValueError):
     """Error of a file that cannot be parsed; `fault` is None if it is only too large."""
 
     def __init__(self, fault: ProgramFault | None) -> None:
-        super().__init__(fault.message if fault else "is too large or too complex to be examined")
+        message = "is too large or too complex to be examined"
+        if fault:
+            message = fault.message
+
+        super().__init__(message)
         self.fault = fault
 
 
@@ -85,12 +89,11 @@ def code_cells(notebook: Path) -> list[str]:
             ProgramFault("is not a notebook: it holds a number that is too long")
         ) from None
 
-    cells = document.get("cells") if isinstance(document, dict) else None
-    if not isinstance(cells, list):
+    if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
         raise NotAProgram(ProgramFault("is not a notebook: it has no list of cells"))
 
     sources = []
-    for cell in cells:
+    for cell in document["cells"]:
         if not isinstance(cell, dict):
             raise NotAProgram(ProgramFault("is not a notebook: a cell is not a mapping"))
         if cell.get("cell_type") == "code":
@@ -101,11 +104,12 @@ def code_cells(notebook: Path) -> list[str]:
 
 def _source_of(cell: dict[str, object]) -> str:
     source = cell.get("source", "")
-    lines = [source] if isinstance(source, str) else source
-    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+    if isinstance(source, str):
+        return source
+    if not isinstance(source, list) or not all(isinstance(line, str) for line in source):
         raise NotAProgram(ProgramFault("is not a notebook: the source of a cell is not text"))
 
-    return "".join(lines)
+    return "".join(source)
 
 
 def _parse(source: bytes) -> ast.Module:
@@ -189,7 +193,10 @@ def _files_with_imports(
         file = waiting.pop(0)
         foreign = []
         for names, level, line in _imports(_tree(file)):
-            own_files = [path for name in names for path in _own_files(name, level, file, root)]
+            own_files: list[Path] = []
+            for name in names:
+                own_files += _own_files(name, level, file, root)
+
             waiting += [path for path in own_files if path not in files]
             files.update(own_files)
 
@@ -210,11 +217,8 @@ def module_files(name: str, root: Path) -> list[Path]:
 
 def top_modules(root: Path) -> list[str]:
     """Return the names of modules and packages at the top of the source folder."""
-    return sorted(
-        path.stem
-        for pattern in ("*.py", "*/__init__.py")
-        for path in map(_package, root.glob(pattern))
-    )
+    files = [*root.glob("*.py"), *root.glob("*/__init__.py")]
+    return sorted(_package(file).stem for file in files)
 
 
 def _package(file: Path) -> Path:
@@ -308,8 +312,10 @@ def _is_for_type_checkers(test: ast.expr) -> bool:
 
 def _own_files(name: str, level: int, file: Path, root: Path) -> list[Path]:
     """Return the source's files that importing a module executes, packages first."""
-    folder = file.parents[level - 1] if 0 < level <= len(file.parents) else None
-    bases = [folder] if folder else list(dict.fromkeys((file.parent, root)))
+    bases = list(dict.fromkeys((file.parent, root)))
+    if 0 < level <= len(file.parents):
+        bases = [file.parents[level - 1]]
+
     for base in bases:
         parts = [part for part in name.split(".") if part]
         steps = [base.joinpath(*parts[:count]) for count in range(1, len(parts) + 1)] or [base]

@@ -114,12 +114,7 @@ class Results:
 
     def finish(self) -> bool:
         """Make the links that lead inside. Return whether the folder has any entry."""
-        top = "what the job left"
-        while wrong := {
-            path: why
-            for path in self._links
-            if (why := link_problem(path, self._links, self._files, self._folders, top)) is not None
-        }:
+        while wrong := self._wrong_links():
             for path, why in wrong.items():
                 self.leave_out(path, why)
                 del self._links[path]
@@ -130,17 +125,26 @@ class Results:
 
         return bool(self._files or self._links)
 
+    def _wrong_links(self) -> dict[str, str]:
+        """Return the links that lead nowhere or outside, each with the reason."""
+        wrong = {}
+        for path in self._links:
+            why = link_problem(path, self._links, self._files, self._folders, "what the job left")
+            if why is not None:
+                wrong[path] = why
+
+        return wrong
+
     def _is_free(self, path: str, *, folder: bool = False) -> bool:
         """Return whether an entry can have this name; an earlier one of the name is removed."""
         parts = path.split("/")
         for depth in range(1, len(parts)):
             above = "/".join(parts[:depth])
-            if above in self._files or above in self._links:
-                self.leave_out(
-                    path,
-                    f"{above} is a {'file' if above in self._files else 'link'}, and no folder",
-                )
-
+            if above in self._files:
+                self.leave_out(path, f"{above} is a file, and no folder")
+                return False
+            if above in self._links:
+                self.leave_out(path, f"{above} is a link, and no folder")
                 return False
 
         if path in self._folders or (folder and (path in self._files or path in self._links)):

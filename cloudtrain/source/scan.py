@@ -76,8 +76,9 @@ def scan(
     first entries that cannot be archived.
     """
     if not root.is_dir():
+        problem = "is not a folder" if root.exists() else "does not exist"
         raise SourceError(
-            f"the source folder {root} {'is not a folder' if root.exists() else 'does not exist'}",
+            f"the source folder {root} {problem}",
             hint="name the folder that holds your code as `source`",
         )
 
@@ -92,11 +93,8 @@ def scan(
     content = walk(top)
     outputs = _own_outputs()
     if outputs:
-        content.files = [
-            (path, info)
-            for path, info in content.files
-            if (info.st_dev, info.st_ino) not in outputs
-        ]
+        files = content.files
+        content.files = [item for item in files if _identity(item[1]) not in outputs]
 
     if limit_bytes is not None:
         refuse_large(Path(top), {path: info.st_size for path, info in content.files}, limit_bytes)
@@ -130,9 +128,13 @@ def _own_outputs() -> frozenset[tuple[int, int]]:
         with suppress(OSError):  # closed
             info = os.fstat(fd)
             if stat.S_ISREG(info.st_mode):
-                outputs.add((info.st_dev, info.st_ino))
+                outputs.add(_identity(info))
 
     return frozenset(outputs)
+
+
+def _identity(info: os.stat_result) -> tuple[int, int]:
+    return info.st_dev, info.st_ino
 
 
 def _payload_paths(payload: Mapping[str, Path]) -> dict[str, Path]:
@@ -247,18 +249,22 @@ def _refusal(root: Path, problems: list[Issue]) -> str:
     else:
         count = f"{len(problems):,} things"
 
-    lines = [
-        _in_one_line(issue)
-        for issue in sorted(problems, key=lambda issue: issue.origin)[:MAX_SHOWN]
-    ]
-    lines += [f"and {len(problems) - MAX_SHOWN:,} more"] if len(problems) > MAX_SHOWN else []
-    return "\n  ".join([f"{count} in the source folder {root} cannot be archived:", *lines])
+    lines = [f"{count} in the source folder {root} cannot be archived:"]
+    first = sorted(problems, key=lambda issue: issue.origin)[:MAX_SHOWN]
+    lines += [_in_one_line(issue) for issue in first]
+    if len(problems) > MAX_SHOWN:
+        lines.append(f"and {len(problems) - MAX_SHOWN:,} more")
+
+    return "\n  ".join(lines)
 
 
 def _in_one_line(issue: Issue) -> str:
     """Return the issue as one line, for any characters of its path."""
     path = issue.origin
-    return f"{issue.at(path if path.isprintable() else ascii(path)).line()}; {issue.hint}"
+    if not path.isprintable():
+        path = ascii(path)
+
+    return f"{issue.at(path).line()}; {issue.hint}"
 
 
 def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Path:
@@ -383,11 +389,11 @@ def _current_link(tree: SourceTree, entry: SourceEntry) -> str | None:
 
 
 def _changed(entry: SourceEntry, detail: str | None = None) -> SourceError:
-    return SourceError(
-        f"{entry.path} changed after the source folder was"
-        f" scanned{f' ({detail})' if detail else ''}",
-        hint=CHANGED_HINT,
-    )
+    message = f"{entry.path} changed after the source folder was scanned"
+    if detail:
+        message += f" ({detail})"
+
+    return SourceError(message, hint=CHANGED_HINT)
 
 
 def _header(entry: SourceEntry) -> bytes:

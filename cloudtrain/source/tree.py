@@ -221,7 +221,11 @@ def read_content(
     """
     digest = hashlib.sha256()
     remaining = size
-    fd = os.open(path, _OPEN_FLAGS if follow else _OPEN_FLAGS | os.O_NOFOLLOW)
+    flags = _OPEN_FLAGS
+    if not follow:
+        flags |= os.O_NOFOLLOW
+
+    fd = os.open(path, flags)
 
     try:
         # Read one byte more than expected, to notice a file that has grown.

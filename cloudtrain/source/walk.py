@@ -225,9 +225,9 @@ class _Walker:
                 inner = _Scope.NOTHING
 
             if inner == _Scope.NOTHING:
-                if not is_folder or not any(
-                    rules.may_bring_back_below(path) for rules in own_rules
-                ):
+                if not is_folder:
+                    continue
+                if not any(rules.may_bring_back_below(path) for rules in own_rules):
                     continue
             elif not _has_usable_name(path, name, self.result):
                 continue
@@ -262,10 +262,10 @@ class _Walker:
 
         if scope == _Scope.GIT and listed is None and ".gitignore" in names:
             base = self.lead + prefix
-            git = (*_read_rules(f"{self.root}/{prefix}.gitignore", base), *git)
+            git = _read_rules(f"{self.root}/{prefix}.gitignore", base) + git
 
         if scope and ".cloudtrainignore" in names:
-            own_rules = (*_read_rules(f"{self.root}/{prefix}.cloudtrainignore", prefix), *own_rules)
+            own_rules = _read_rules(f"{self.root}/{prefix}.cloudtrainignore", prefix) + own_rules
 
         return replace(
             folder,
@@ -374,7 +374,7 @@ def _rules_above(root: str) -> tuple[str, Chain]:
     chain = _read_rules(f"{top}/.git/info/exclude", "")
     lead = ""
     for part in folder.relative_to(top).parts:
-        chain = (*_read_rules(f"{top}/{lead}.gitignore", lead), *chain)
+        chain = _read_rules(f"{top}/{lead}.gitignore", lead) + chain
         if _verdict(chain, lead + part, True):
             return "", ()
 
