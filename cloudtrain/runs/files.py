@@ -171,7 +171,9 @@ def append_lines(path: Path, lines: str, *, durable: bool) -> None:
         size = os.fstat(file).st_size
         # A writer that died left an incomplete line: the next one begins on a new one.
         is_incomplete = size > 0 and os.pread(file, 1, size - 1) != b"\n"
-        data = (b"\n" if is_incomplete else b"") + encode_json(lines)
+        data = encode_json(lines)
+        if is_incomplete:
+            data = b"\n" + data
 
         if os.write(file, data) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -141,10 +141,9 @@ class RunFolder:
 
         `durable`: flush to the disk before returning.
         """
-        lines = "".join(
-            strict_json(event.to_json(), separators=(",", ":")) + "\n" for event in events
-        )
-        append_lines(self.events_file, lines, durable=durable)
+        lines = [strict_json(event.to_json(), separators=(",", ":")) for event in events]
+        text = "".join(f"{line}\n" for line in lines)
+        append_lines(self.events_file, text, durable=durable)
 
     def events(self) -> list[Event]:
         """Return all events in order. Raise StorageError if they cannot be read."""
@@ -194,14 +193,16 @@ class RunFolder:
         """Return the last event of a class, or None. May raise StorageError."""
         try:
             with open_regular_file(self.events_file) as file:
-                events_read = map(
-                    parse, read_lines_backward(file, end_of_lines(file), MAX_EVENT_BYTES)
-                )
-                return next((event for event in events_read if isinstance(event, kind)), None)
+                lines = read_lines_backward(file, end_of_lines(file), MAX_EVENT_BYTES)
+                for event in map(parse, lines):
+                    if isinstance(event, kind):
+                        return event
         except FileNotFoundError:
             return None
         except OSError as error:
             raise self._unreadable(error) from None
+
+        return None
 
     def _unreadable(self, error: OSError) -> StorageError:
         return StorageError(

@@ -43,9 +43,13 @@ class Forecast:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
+        usd_so_far = self.usd_so_far
+        if usd_so_far is not None:
+            usd_so_far = round(usd_so_far, 3)
+
         return {
             "left_seconds": _likely(self.remaining),
-            "usd_so_far": None if self.usd_so_far is None else round(self.usd_so_far, 3),
+            "usd_so_far": usd_so_far,
             "usd": _likely(self.usd),
         }
 
@@ -182,7 +186,8 @@ def shown(forecast: Forecast) -> str:
     if forecast.remaining is not None:
         parts.append(f"{format_duration(forecast.remaining)} left")
 
-    return ", ".join([*parts, *cost_parts(forecast)])
+    parts += cost_parts(forecast)
+    return ", ".join(parts)
 
 
 def cost_parts(forecast: Forecast) -> list[str]:

@@ -124,12 +124,11 @@ class LogSync:
 
     def __init__(self, run: RunFolder) -> None:
         self._run = run
-        last = run.last_event(Cursor)
-        self.positions: dict[str, dict[str, Any]] = {
-            name: dict(at) for name, at in ((last and last.streams) or {}).items()
-        }
+        last = run.last_event(Cursor) or Cursor()
+        streams = last.streams or {}
+        self.positions: dict[str, dict[str, Any]] = {name: dict(at) for name, at in streams.items()}
         """Position in each log by its name."""
-        self._sizes: dict[str, int] = dict((last and last.sizes) or {})
+        self._sizes: dict[str, int] = dict(last.sizes or {})
 
     def add(self, part: LogPart) -> None:
         """Append a node's lines and record the log position. May raise StorageError."""

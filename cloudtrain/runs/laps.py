@@ -141,7 +141,12 @@ class Laps:
     @property
     def seconds_per_step(self) -> float | None:
         """Current seconds per step, from warm-up if necessary; None before two steps."""
-        steps, seconds = (0.0, 0.0) if self.laps else (self.trained, self.warm_up)
+        steps = 0.0
+        seconds = 0.0
+        if not self.laps:
+            steps = self.trained
+            seconds = self.warm_up
+
         for lap in reversed(self.laps):
             steps += lap.steps
             seconds += lap.seconds

@@ -102,7 +102,9 @@ def split_events(lines: Sequence[bytes], node: int) -> tuple[list[Event], list[b
     events = []
     output = []
     for line in lines:
-        event = parse(line[len(EVENT_MARK) :]) if line.startswith(EVENT_MARK) else None
+        event = None
+        if line.startswith(EVENT_MARK):
+            event = parse(line[len(EVENT_MARK) :])
         if event is None or event.type in RESERVED_EVENTS:
             output.append(line)
         else:
@@ -244,15 +246,14 @@ def metric_line(event: Event) -> bytes | None:
 
 def metrics_text(event: Metrics) -> str:
     """Return `epoch 1  step 100  loss 0.25  val_accuracy 0.93`."""
-    where = [
-        f"{name} {value}"
-        for name, value in (("epoch", event.epoch), ("step", event.step))
-        if value is not None
-    ]
+    parts = []
+    if event.epoch is not None:
+        parts.append(f"epoch {event.epoch}")
+    if event.step is not None:
+        parts.append(f"step {event.step}")
 
-    return "  ".join(
-        [*where, *(f"{name} {format_number(value)}" for name, value in event.values.items())]
-    )
+    parts += [f"{name} {format_number(value)}" for name, value in event.values.items()]
+    return "  ".join(parts)
 
 
 def progress_text(event: Progress) -> str:
@@ -268,9 +269,17 @@ def progress_text(event: Progress) -> str:
 
 def position_parts(progress: Progress) -> list[str]:
     """Return `epoch 1/3` and `step 100/300` if reported, with `?` for an unknown total."""
-    parts = (("epoch", progress.epoch, progress.epochs), ("step", progress.step, progress.steps))
-    return [
-        f"{name} {position}/{'?' if total is None else total}"
-        for name, position, total in parts
-        if position is not None
-    ]
+    parts = []
+    if progress.epoch is not None:
+        parts.append(f"epoch {progress.epoch}/{_total(progress.epochs)}")
+    if progress.step is not None:
+        parts.append(f"step {progress.step}/{_total(progress.steps)}")
+
+    return parts
+
+
+def _total(number: float | None) -> str:
+    if number is None:
+        return "?"
+
+    return str(number)

@@ -113,9 +113,8 @@ class RunRecord:
         """Folder of the job and folder of the command; empty if unknown."""
         with suppress(StorageError):
             facts = self._part("facts")
-            return frozenset(
-                str(facts[key]) for key in ("folder", "submitted_from") if facts.get(key)
-            )
+            folders = (facts.get("folder"), facts.get("submitted_from"))
+            return frozenset(str(folder) for folder in folders if folder)
 
         return frozenset()
 
@@ -151,7 +150,16 @@ class RunRecord:
 
     def plan(self) -> PlanRecord:
         """Return the part of the plan that a rerun needs. May raise StorageError."""
-        source: dict[str, Any] = self._read("facts.source", dict)
+        written: dict[str, Any] = self._read("facts.source", dict)
+        source: dict[str, Any] = {}
+        for name, kind in _SOURCE.items():
+            source[name] = self._read(f"facts.source.{name}", kind)
+
+        source["secrets"] = tuple(written.get("secrets") or ())
+        source["requirements"] = str(written.get("requirements") or "")
+        source["packages"] = tuple(written.get("packages") or ())
+        source["offline"] = bool(written.get("offline"))
+
         return PlanRecord(
             provider=self.provider,
             target=self._read("target.provider", str),
@@ -162,15 +170,7 @@ class RunRecord:
             folder=self._read("facts.folder", str),
             git_commit=self._read("facts.git_commit", str),
             git_dirty=self._optional("facts.git_dirty", bool),
-            source={
-                **{
-                    name: self._read(f"facts.source.{name}", kind) for name, kind in _SOURCE.items()
-                },
-                "secrets": tuple(source.get("secrets") or ()),
-                "requirements": str(source.get("requirements") or ""),
-                "packages": tuple(source.get("packages") or ()),
-                "offline": bool(source.get("offline")),
-            },
+            source=source,
         )
 
     def _read(self, path: str, kind: type[T]) -> T:
@@ -201,9 +201,15 @@ def part_of(document: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     """Return the part of a document below these keys, or {}."""
     part: Any = document
     for key in keys:
-        part = part.get(key) if isinstance(part, dict) else None
+        if not isinstance(part, dict):
+            return {}
 
-    return part if isinstance(part, dict) else {}
+        part = part.get(key)
+
+    if not isinstance(part, dict):
+        return {}
+
+    return part
 
 
 def other_machines(plan: Mapping[str, Any]) -> tuple[str, ...]:
@@ -245,12 +251,22 @@ def terms_of(folder: RunFolder) -> Terms:
         record = RunRecord(folder)
         quote = record.quote
         usd = part_of(quote, "price").get("usd")
+        if usd is not None:
+            usd *= quote.get("nodes")
+
+        kept_seconds = 0
+        if not record.is_rehearsal:
+            kept_seconds = int(quote.get("kept_seconds") or 0)
+
+        limit = "limits.max_runtime"
+        if quote:
+            limit = str(quote.get("cap") or "")
 
         return Terms(
-            usd_per_hour=None if usd is None else usd * quote.get("nodes"),
+            usd_per_hour=usd,
             is_billed=not record.is_rehearsal,
-            kept_seconds=0 if record.is_rehearsal else int(quote.get("kept_seconds") or 0),
-            limit=str(quote.get("cap") or "") if quote else "limits.max_runtime",
+            kept_seconds=kept_seconds,
+            limit=limit,
         )
 
     return Terms()

@@ -71,14 +71,19 @@ class Series:
         """Best value and its step; None if the name does not tell which direction is better."""
         if _LOWER_IS_BETTER.search(self.name.lower()):
             return self.low
-        return self.high if _HIGHER_IS_BETTER.search(self.name.lower()) else None
+        if _HIGHER_IS_BETTER.search(self.name.lower()):
+            return self.high
+
+        return None
 
     def _add(self, value: float, step: float | None) -> None:
         self.last = (value, step)
-        if not value >= self.low[0]:
-            self.low = self.low if math.isnan(value) else (value, step)
+        if math.isnan(value):
+            return
+        if not value >= self.low[0]:  # it may be NaN
+            self.low = (value, step)
         if not value <= self.high[0]:
-            self.high = self.high if math.isnan(value) else (value, step)
+            self.high = (value, step)
 
 
 def series_of(points: Iterable[MetricPoint]) -> dict[str, Series]:

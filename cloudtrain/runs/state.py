@@ -263,12 +263,12 @@ class RunState:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON for `--json` and scripts."""
-        return {
+        document: dict[str, Any] = {
             "run": self.run_id,
             "name": self.name,
             "state": self.state,
             "reason": self.reason,
-            "error": self.error.to_json() if self.error else None,
+            "error": None,
             "provider": self.provider,
             "contract": self.contract,
             "nodes": self.nodes,
@@ -283,11 +283,11 @@ class RunState:
             "image_digest": self.image_digest,
             "kept_until": self.kept_until or None,
             "phase": self.phase,
-            "log_trouble": self.log_unread.reason if self.log_unread else "",
-            "billing": self.billing.to_json() if self.billing else {},
+            "log_trouble": "",
+            "billing": {},
             "restarts": self.restarts,
             "ranks": len(self.ranks),
-            "activity": self.activity.activity if self.activity and not self.has_ended else "",
+            "activity": "",
             "progress": _fields(self.progress, *_PROGRESS_FIELDS) or {},
             "metrics": self.metrics,
             "checkpoint": _fields(self.checkpoint, "step", "path", "seconds", "time"),
@@ -296,6 +296,16 @@ class RunState:
             "trial_outcome": self.trial_outcome,
             "warnings": self.warnings,
         }
+        if self.error:
+            document["error"] = self.error.to_json()
+        if self.log_unread:
+            document["log_trouble"] = self.log_unread.reason
+        if self.billing:
+            document["billing"] = self.billing.to_json()
+        if self.activity and not self.has_ended:
+            document["activity"] = self.activity.activity
+
+        return document
 
 
 def _fields(event: Event | None, *names: str) -> dict[str, Any] | None:

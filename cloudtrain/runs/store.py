@@ -86,13 +86,20 @@ DAMAGED = "damaged"
 
 def trial_run_id(sweep_id: str, trial: int, attempt: int) -> str:
     """Return the id of a trial's run: `digits-k2x9-t007`, then `digits-k2x9-t007-2`."""
-    return f"{sweep_id}-t{trial:03}" + (f"-{attempt}" if attempt > 1 else "")
+    run_id = f"{sweep_id}-t{trial:03}"
+    if attempt < 2:
+        return run_id
+
+    return f"{run_id}-{attempt}"
 
 
 def sweep_of_run(run_id: str, sweeps: Iterable[str]) -> str:
     """Return the sweep of a trial's run among these, or ""."""
     match = _TRIAL.fullmatch(run_id)
-    return match[1] if match and match[1] in sweeps else ""
+    if match is None or match[1] not in sweeps:
+        return ""
+
+    return match[1]
 
 
 def sweep_ids(data_dir: Path) -> set[str]:
@@ -100,13 +107,15 @@ def sweep_ids(data_dir: Path) -> set[str]:
     root = data_dir / SWEEPS
     try:
         with os.scandir(root) as entries:
-            return {
-                entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()
-            }
+            return set(_folder_names(entries))
     except FileNotFoundError:
         return set()
     except OSError as error:
         raise StorageError(f"{root}: {error.strerror}") from None
+
+
+def _folder_names(entries: Iterable[os.DirEntry[str]]) -> list[str]:
+    return [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
 
 
 def sweep_named(name: str, data_dir: Path, runs: Iterable[str]) -> str:
@@ -116,7 +125,10 @@ def sweep_named(name: str, data_dir: Path, runs: Iterable[str]) -> str:
         return name
     begun = [sweep for sweep in sweeps if name and sweep.startswith(name)]
     single_runs = [run for run in runs if run.startswith(name) and sweep_of_run(run, begun) == ""]
-    return begun[0] if len(begun) == 1 and not single_runs else ""
+    if len(begun) != 1 or single_runs:
+        return ""
+
+    return begun[0]
 
 
 class RunStore:
@@ -177,11 +189,7 @@ class RunStore:
         restrict_permissions(self.data_dir)
         try:
             with os.scandir(self.runs_dir) as entries:
-                return [
-                    entry.name
-                    for entry in entries
-                    if not entry.name.startswith(".") and entry.is_dir()
-                ]
+                return _folder_names(entries)
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -206,17 +214,14 @@ class RunStore:
             )
 
         if name == "last":
-            matches = sorted(
-                (RunFolder(self.runs_dir / run_id) for run_id in ids if self._is_own(run_id)),
-                key=submitted_at,
-            )[-1:]
+            own_runs = [RunFolder(self.runs_dir / run_id) for run_id in ids if self._is_own(run_id)]
+            matches = sorted(own_runs, key=submitted_at)[-1:]
         elif name in ids:
             matches = [RunFolder(self.runs_dir / name)]
         else:
+            begun = [run_id for run_id in sorted(ids) if name and run_id.startswith(name)]
             matches = [
-                RunFolder(self.runs_dir / run_id)
-                for run_id in sorted(ids)
-                if name and run_id.startswith(name) and self._is_own(run_id)
+                RunFolder(self.runs_dir / run_id) for run_id in begun if self._is_own(run_id)
             ]
 
         if len(matches) > 1:
@@ -273,9 +278,8 @@ def submissions(store: RunStore) -> Iterator[Submission]:
         if not sweep_of_run(run_id, sweeps):
             candidates.append(Submission(RunFolder(store.runs_dir / run_id), is_sweep=False))
 
-    for candidate in sorted(
-        candidates, key=lambda submission: submitted_at(submission.folder), reverse=True
-    ):
+    candidates.sort(key=lambda submission: submitted_at(submission.folder), reverse=True)
+    for candidate in candidates:
         if not RunRecord(candidate.folder).is_of_another_machine:
             yield candidate
 
@@ -337,8 +341,12 @@ def _belongs(state: RunState) -> bool:
 
 def summary_of(state: RunState) -> dict[str, Any]:
     """Return the fields of a state for a list. Times are Unix timestamps."""
-    state_json = {**state.to_json(), "cause": explain(state) if state.state == "failed" else ""}
-    return {field: state_json[field] for field in _SUMMARY_FIELDS}
+    document = state.to_json()
+    document["cause"] = ""
+    if state.state == "failed":
+        document["cause"] = explain(state)
+
+    return {field: document[field] for field in _SUMMARY_FIELDS}
 
 
 def _damaged(folder: RunFolder, reason: str) -> dict[str, Any]:
@@ -354,18 +362,15 @@ def _damaged(folder: RunFolder, reason: str) -> dict[str, Any]:
 
 def _is_valid(line: Any) -> bool:
     """Return whether a line of the index has all fields with possible values."""
-    return (
-        isinstance(line, dict)
-        and all(
-            isinstance(line.get(field, _MISSING), _FIELD_TYPES.get(field, str))
-            for field in _SUMMARY_FIELDS
-        )
-        and line["state"] in ENDED
-        and all(
-            0 <= (line[field] or 0) < _MAX_TIMESTAMP
-            for field in ("created", "started", "ended", "kept_until")
-        )
-    )
+    if not isinstance(line, dict):
+        return False
+
+    for field in _SUMMARY_FIELDS:
+        if not isinstance(line.get(field, _MISSING), _FIELD_TYPES.get(field, str)):
+            return False
+
+    times = [line[field] or 0 for field in ("created", "started", "ended", "kept_until")]
+    return line["state"] in ENDED and all(0 <= time < _MAX_TIMESTAMP for time in times)
 
 
 def _read(store: RunStore) -> list[Any]:
@@ -375,8 +380,12 @@ def _read(store: RunStore) -> list[Any]:
         return []
 
     lines = data[: data.rfind(b"\n")]
+    if not lines:
+        return []
+
     try:
-        return json.loads(b"[" + lines.replace(b"\n", b",") + b"]") if lines else []
+        summaries_read: list[Any] = json.loads(b"[" + lines.replace(b"\n", b",") + b"]")
+        return summaries_read
     except (ValueError, RecursionError):
         # The index is a cache and is written again, if the disk allows.
         with suppress(OSError):
