@@ -11,6 +11,7 @@ the tables anew with `CLOUDTRAIN_REWRITE_TABLES=1`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -43,25 +44,42 @@ class Instance:
 @cache
 def instances(provider: str) -> tuple[Instance, ...]:
     """Return all rows of a provider's table."""
-    return tuple(
-        Instance(
-            provider=provider,
-            instance_type=row["instance_type"],
-            gpu=row["gpu"],
-            gpus=int(row["gpus"]),
-            gpu_memory_gib=float(row["gpu_memory_gib"]) if row["gpu_memory_gib"] else None,
-            vcpus=int(row["vcpus"]),
-            memory_gib=float(row["memory_gib"]),
-            network=row["network"],
-            network_gbps=int(row["network_gbps"]) if row["network_gbps"] else None,
-            nvme=row["nvme"] == "1" if row["nvme"] else None,
-            usd_per_hour=float(row["usd_per_hour"]) if row["usd_per_hour"] else None,
-            region=row["region"],
-            as_of=row["as_of"],
-            source=row["source"],
-        )
-        for row in read_table(provider)
+    return tuple(_instance(provider, row) for row in read_table(provider))
+
+
+def _instance(provider: str, row: Mapping[str, str]) -> Instance:
+    network_gbps = None
+    if row["network_gbps"]:
+        network_gbps = int(row["network_gbps"])
+
+    nvme = None
+    if row["nvme"]:
+        nvme = row["nvme"] == "1"
+
+    return Instance(
+        provider=provider,
+        instance_type=row["instance_type"],
+        gpu=row["gpu"],
+        gpus=int(row["gpus"]),
+        gpu_memory_gib=_number(row["gpu_memory_gib"]),
+        vcpus=int(row["vcpus"]),
+        memory_gib=float(row["memory_gib"]),
+        network=row["network"],
+        network_gbps=network_gbps,
+        nvme=nvme,
+        usd_per_hour=_number(row["usd_per_hour"]),
+        region=row["region"],
+        as_of=row["as_of"],
+        source=row["source"],
     )
+
+
+def _number(text: str) -> float | None:
+    """Return a number of a table; None if it is unknown."""
+    if not text:
+        return None
+
+    return float(text)
 
 
 def home_region(provider: str) -> str:
@@ -86,9 +104,9 @@ def gpu_names() -> tuple[str, ...]:
     for provider in PROVIDERS:
         for row in instances(provider):
             if row.gpu:
-                sizes.setdefault(row.gpu, set()).update(
-                    [row.gpu_memory_gib] if row.gpu_memory_gib else []
-                )
+                memories = sizes.setdefault(row.gpu, set())
+                if row.gpu_memory_gib:
+                    memories.add(row.gpu_memory_gib)
 
     names = set(sizes)
     for family, memories in sizes.items():
@@ -100,16 +118,27 @@ def gpu_names() -> tuple[str, ...]:
 
 def dlc_image(version: str, region: str, gpu: bool) -> str | None:
     """Return the address of a version (`2.10` or `2.10.0`) in a region, or None."""
+    account = _account(region)
+    if account is None:
+        return None
+
     for row in table("dlc"):
         if version in (row["version"], row["version"].rpartition(".")[0]):
-            account = next(
-                (account for account in table("dlc_accounts") if account["region"] == region), None
-            )
-            if account is None or region in row["without"].split():
+            if region in row["without"].split():
                 return None
 
             registry = f"{account['account']}.dkr.ecr.{region}.{account['domain']}"
-            return f"{registry}/pytorch-training:{row['version']}-{'gpu' if gpu else 'cpu'}-{row['python']}"
+            kind = "gpu" if gpu else "cpu"
+            return f"{registry}/pytorch-training:{row['version']}-{kind}-{row['python']}"
+
+    return None
+
+
+def _account(region: str) -> Mapping[str, str] | None:
+    """Return the account that has the containers of a region, or None."""
+    for account in table("dlc_accounts"):
+        if account["region"] == region:
+            return account
 
     return None
 
@@ -126,8 +155,13 @@ def dlc_regions() -> tuple[str, ...]:
 
 def registry_domain(region: str) -> str:
     """Return the domain of a region's registries."""
-    domain = next((row["domain"] for row in table("dlc_accounts") if row["region"] == region), None)
-    return domain or ("amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com")
+    account = _account(region)
+    if account is not None:
+        return account["domain"]
+    if region.startswith("cn-"):
+        return "amazonaws.com.cn"
+
+    return "amazonaws.com"
 
 
 @cache

@@ -39,7 +39,11 @@ def select_instances(
     another one is left. Without a model: the cheapest type. Without GPUs: `default`.
     """
     if named:
-        gpu_count, problems = (gpus, []) if gpus is not None else _all_gpus(provider, named)
+        gpu_count = gpus
+        problems: list[Issue] = []
+        if gpus is None:
+            gpu_count, problems = _all_gpus(provider, named)
+
         wrong = _wrong_counts(provider, gpu_count, named)
         return tuple(dict.fromkeys(named)), gpu_count or 0, wrong or problems
 
@@ -49,19 +53,21 @@ def select_instances(
     chosen: list[str] = []
     problems = []
     for index, model in enumerate(gpu or ("",)):
-        rows = [
-            row for row in instances(provider) if row.gpus and (not model or model in names_of(row))
-        ]
+        rows = [row for row in instances(provider) if row.gpus]
+        if model:
+            rows = [row for row in rows if model in names_of(row)]
+
         fitting = sorted((row for row in rows if row.gpus == gpus), key=_price)
         if fitting:
             chosen.append(fitting[0].instance_type)
             continue
 
-        keys: Keys = ("resources", "gpu", index) if model else ("resources", "gpus")
         offered = ", ".join(f"{row.gpus} ({row.instance_type})" for row in _one_per_count(rows))
         if model:
+            keys: Keys = ("resources", "gpu", index)
             request = f"{gpus} x {model}"
         else:
+            keys = ("resources", "gpus")
             request = f"{gpus} GPUs"
 
         if rows:
@@ -71,7 +77,10 @@ def select_instances(
 
         problems.append(Issue(keys, f"no {provider} instance type has {request}", hint))
 
-    return tuple(dict.fromkeys(chosen)), gpus, [] if chosen else problems
+    if chosen:
+        problems = []
+
+    return tuple(dict.fromkeys(chosen)), gpus, problems
 
 
 def _all_gpus(provider: str, named: Sequence[str]) -> tuple[int | None, list[Issue]]:
@@ -100,6 +109,7 @@ def _gpus_of(provider: str, name: str) -> int | None:
     row = find_instance(provider, name)
     if row is None:
         return None if has_gpus_by_name(provider, name) else 0
+
     return row.gpus
 
 
@@ -159,18 +169,20 @@ def _wrong_counts(provider: str, gpus: int | None, named: Sequence[str]) -> list
     """Return issues for GPU counts that leave GPUs idle or can never start."""
     problems: list[Issue] = []
     for index, name in enumerate(named):
+        keys: Keys = ("resources", "instance", provider)
+        if len(named) > 1:
+            keys = (*keys, index)
+
         row = find_instance(provider, name)
         if row is None and (meant := find_instance(provider, f"ml.{name}")):
-            at: Keys = ("resources", "instance", provider, *((index,) if len(named) > 1 else ()))
             message = f"{name} is the EC2 name (did you mean {meant.instance_type!r}?)"
-            problems.append(Issue(at, message))
+            problems.append(Issue(keys, message))
 
         if row is not None and gpus is not None and row.gpus != gpus:
             has = "no GPU"
             if row.gpus:
                 has = f"{row.gpus} x {row.gpu}"
 
-            keys: Keys = ("resources", "instance", provider, *((index,) if len(named) > 1 else ()))
             problems.append(
                 Issue(
                     keys,
@@ -221,11 +233,18 @@ def _disks_by_name(instance_type: str) -> bool | None:
 
 def architecture_by_name(provider: str, instance_type: str) -> str:
     """Return the architecture as images name it: arm64 or amd64."""
-    name = re.fullmatch(_EC2, instance_type) if provider == "aws" else None
-    graviton = name is not None and ("g" in name["options"] or name["series"] == "a")
-    arm = graviton or (provider == "azure" and re.match(_AZURE_ARM, instance_type, re.IGNORECASE))
+    if re.search(_GRACE, instance_type, re.IGNORECASE):
+        return "arm64"
+    if provider == "azure" and re.match(_AZURE_ARM, instance_type, re.IGNORECASE):
+        return "arm64"
 
-    return "arm64" if arm or re.search(_GRACE, instance_type, re.IGNORECASE) else "amd64"
+    name = None
+    if provider == "aws":
+        name = re.fullmatch(_EC2, instance_type)
+    if name and ("g" in name["options"] or name["series"] == "a"):  # Graviton
+        return "arm64"
+
+    return "amd64"
 
 
 def is_azure_size(name: str) -> bool:

@@ -35,7 +35,7 @@ class MachineOffer:
         row = self.machine
         price = self.price
 
-        return {
+        document: dict[str, Any] = {
             "provider": row.provider,
             "instance_type": row.instance_type,
             "gpu": row.gpu,
@@ -45,11 +45,17 @@ class MachineOffer:
             "memory_gib": row.memory_gib,
             "network": row.network or None,
             "region": self.region,
-            "usd_per_hour": price.usd if price else None,
+            "usd_per_hour": None,
             "spot_usd_per_hour": self.spot_usd_per_hour,
-            "price_as_of": (price.as_of or None) if price else None,
-            "price_source": price.source if price else None,
+            "price_as_of": None,
+            "price_source": None,
         }
+        if price:
+            document["usd_per_hour"] = price.usd
+            document["price_as_of"] = price.as_of or None
+            document["price_source"] = price.source
+
+        return document
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,14 +76,13 @@ def machine_offers(settings: Settings, filters: Filters) -> list[MachineOffer]:
     known price. Raise UsageError for an unknown name or region, SpecError for a bad price table.
     """
     gpu_name = _gpu_name(filters.gpu)
-    rows = [
-        row
-        for provider in cloud_names(filters.provider)
-        for row in instances(provider)
-        if row.gpus
-        and (not gpu_name or gpu_name in names_of(row))
-        and filters.gpus in (None, row.gpus)
-    ]
+    rows = []
+    for provider in cloud_names(filters.provider):
+        for row in instances(provider):
+            if not row.gpus or filters.gpus not in (None, row.gpus):
+                continue
+            if not gpu_name or gpu_name in names_of(row):
+                rows.append(row)
 
     return sorted(_priced(rows, filters.region, settings), key=_by_price)
 
@@ -93,14 +98,15 @@ def _priced(rows: Sequence[Instance], region: str, settings: Settings) -> list[M
 
         if not region:
             home = _market(provider, own_region(provider, settings), settings)
-            offers_found += [
-                _offer(row, home) or _known_elsewhere(row, home, settings) for row in provider_rows
-            ]
+            for row in provider_rows:
+                offers_found.append(_offer(row, home) or _known_elsewhere(row, home, settings))
+
             continue
 
-        markets = [
-            _market(provider, offer, settings) for offer in regions if region in (ALL, offer)
-        ]
+        if region != ALL:
+            regions = tuple(name for name in regions if name == region)
+
+        markets = [_market(provider, name, settings) for name in regions]
         for row in provider_rows:
             candidates = [_offer(row, market) for market in markets]
             known_offers = [offer for offer in candidates if offer is not None]
@@ -179,8 +185,11 @@ def _offer(row: Instance, market: RegionalPrices) -> MachineOffer | None:
 
 def _known_elsewhere(row: Instance, home: RegionalPrices, settings: Settings) -> MachineOffer:
     market = price_in_another_region(row.instance_type, home, settings)
-    offers_found = _offer(row, market) if market else None
-    return offers_found or MachineOffer(machine=row, region=home.region, price=None)
+    elsewhere = None
+    if market:
+        elsewhere = _offer(row, market)
+
+    return elsewhere or MachineOffer(machine=row, region=home.region, price=None)
 
 
 def _unknown(row: Instance, markets: Sequence[RegionalPrices]) -> list[MachineOffer]:

@@ -95,20 +95,21 @@ def price_list(name: str, prices: Iterable[ListPrice], today: str) -> PriceList:
     if not on_demand:
         raise odd_list(name, "has no price of these machines")
 
-    return PriceList(
-        prices=tuple(
+    listed = []
+    for key in sorted(on_demand):
+        region, instance_type = key
+        listed.append(
             ListedPrice(
                 instance_type=instance_type,
-                usd_per_hour=on_demand[region, instance_type],
-                spot_usd_per_hour=spot.get((region, instance_type)),
+                usd_per_hour=on_demand[key],
+                spot_usd_per_hour=spot.get(key),
                 region=region,
                 as_of=today,
                 source=name,
             )
-            for region, instance_type in sorted(on_demand)
-        ),
-        left_out=len(keys - on_demand.keys()),
-    )
+        )
+
+    return PriceList(prices=tuple(listed), left_out=len(keys - on_demand.keys()))
 
 
 def table_path(data_dir: str | Path, provider: str, region: str) -> Path:
@@ -153,9 +154,7 @@ def table_text(prices: Iterable[ListedPrice]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(field.name for field in fields(ListedPrice))
-    writer.writerows(
-        ["" if value is None else value for value in astuple(listed)] for listed in prices
-    )
+    writer.writerows(astuple(listed) for listed in prices)
 
     return text.getvalue()
 

@@ -56,10 +56,9 @@ def price_of(
         row = find_instance(provider, name)
         spelt = row.instance_type if row else name  # Azure ignores case
         keys = ((name, region), (name, ""), (spelt, region), (spelt, ""))
-        mine = next((user_table[key] for key in keys if key in user_table), None)
-
-        if mine is not None:
-            prices.append(mine)
+        own_prices = [user_table[key] for key in keys if key in user_table]
+        if own_prices:
+            prices.append(own_prices[0])
         elif row is not None and row.usd_per_hour is not None and row.region == region:
             prices.append(Price(usd=row.usd_per_hour, as_of=row.as_of, source=row.source))
         else:
@@ -139,19 +138,25 @@ def prices_in_force(
             Issue((), str(error), f"write it anew: cloudtrain gpus --refresh --region {region}"),
         ]
 
-    shipped = {row.instance_type: row for row in instances(provider)} if listed else {}
-    read = {
-        (row.instance_type, region): Price(usd=row.usd_per_hour, as_of=row.as_of, source=row.source)
-        for row in listed
-        if (row.instance_type, "") not in user_table
-        and not _is_newer(shipped.get(row.instance_type), region, row.as_of)
-    }
-    spot = {row.instance_type: row.spot_usd_per_hour for row in listed if row.spot_usd_per_hour}
+    shipped: dict[str, Instance] = {}
+    if listed:
+        shipped = {row.instance_type: row for row in instances(provider)}
 
+    table: dict[tuple[str, str], Price] = {}
+    spot: dict[str, float] = {}
+    for row in listed:
+        name = row.instance_type
+        is_old = _is_newer(shipped.get(name), region, row.as_of)
+        if (name, "") not in user_table and not is_old:
+            table[name, region] = Price(usd=row.usd_per_hour, as_of=row.as_of, source=row.source)
+        if row.spot_usd_per_hour:
+            spot[name] = row.spot_usd_per_hour
+
+    table |= user_table
     return RegionalPrices(
         provider=provider,
         region=region,
-        table={**read, **user_table},
+        table=table,
         spot=spot,
         problems=tuple(problems),
     )

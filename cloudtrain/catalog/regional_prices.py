@@ -30,9 +30,12 @@ def price_in_another_region(
     # imported late: most prices are known in their own region
     from cloudtrain.catalog.price_tables import listed_regions
 
+    regions = list(listed_regions(settings.get("data_dir"), local_prices.provider))
     row = find_instance(local_prices.provider, instance_type)
-    shipped = (row.region,) if row else ()
-    for region in (*shipped, *listed_regions(settings.get("data_dir"), local_prices.provider)):
+    if row:
+        regions.insert(0, row.region)
+
+    for region in regions:
         market = local_prices
         if region != local_prices.region:
             market = regional_prices(local_prices.provider, region, settings)
