@@ -118,11 +118,11 @@ def _unknown_placeholders(section: str, args: Any, values: Mapping[str, Any]) ->
 
     sections = [mapping_of(values, name) for name in values]
     sections += [mapping_of(section, "request") for section in sections]
-    outputs = (name for section in sections for name in mapping_of(section, "outputs"))
-    names_by_kind = {
-        "inputs": tuple(map(str, mapping_of(values, "inputs"))),
-        "outputs": (*OUTPUTS, *map(str, outputs)),
-    }
+    outputs = list(OUTPUTS)
+    for part in sections:
+        outputs += map(str, mapping_of(part, "outputs"))
+
+    names_by_kind = {"inputs": list(map(str, mapping_of(values, "inputs"))), "outputs": outputs}
     for key, item in items:
         text = str(item)
         if "${" not in text:

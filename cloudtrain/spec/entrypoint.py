@@ -62,9 +62,8 @@ def _entrypoint_problem(entrypoint: str, source: Path) -> Problem | None:
         return f"{entrypoint!r} is a folder", "name a script in this folder"
 
     if not target.is_file():
-        names = tuple(
-            str(p.relative_to(source)) for p in sorted(source.glob("*")) if p.suffix in PROGRAMS
-        )
+        files = [path for path in sorted(source.glob("*")) if path.suffix in PROGRAMS]
+        names = tuple(str(path.relative_to(source)) for path in files)
         return (
             f"no such file in the source folder: {entrypoint}{did_you_mean(entrypoint, names)}",
             None,
@@ -91,8 +90,10 @@ def _command_problem(entrypoint: str) -> Problem | None:
         message = f"starts with {words[0]!r}, but torchrun already starts the program on every node"
         return message, hint
 
-    has_arguments = len(words) > (2 if words[0] == "-m" else 1)
-    if has_arguments and (words[0] == "-m" or words[0].endswith(PROGRAMS)):
+    is_module = words[0] == "-m"
+    if is_module and len(words) > 2:
+        return "contains arguments", hint
+    if words[0].endswith(PROGRAMS) and len(words) > 1:
         return "contains arguments", hint
 
     return None

@@ -124,8 +124,11 @@ def read_arguments(value: Any) -> Arguments:
     pairs = read_each(expect(value, dict, "a mapping (name: value) or a list, verbatim"), _argument)
     argv: list[str] = []
     for key, words in pairs.items():
-        if words is not None:
-            argv += [key if key.startswith("-") else f"--{key}", *words]
+        if words is None:
+            continue
+
+        argv.append(key if key.startswith("-") else f"--{key}")
+        argv += words
 
     return Arguments(tuple(argv), plain(value))
 
@@ -182,7 +185,10 @@ def read_secrets(value: Any) -> Mapping[str, Mapping[str, str]]:
 def _secret_address(pair: tuple[str, Any]) -> str:
     provider = known_provider(pair[0])
     address = pair[1]
-    store, _, name = address.partition(":") if isinstance(address, str) else ("", "", "")
+    store = name = ""
+    if isinstance(address, str):
+        store, _, name = address.partition(":")
+
     stores = declaration_of(provider).secret_stores
     if store not in stores or not name.strip() or "\0" in name:
         forms = " or ".join(f"'{store}:{form}'" for store, form in stores.items())
@@ -280,8 +286,11 @@ def read_image(value: Any) -> str | Mapping[str, str]:
     mapping = expect(value, dict, "auto, an image's address, or a mapping")
     if not mapping:
         raise FieldError("is empty", "remove it, or write auto")
-    check_key = (lambda key: key) if set(mapping) == {"build"} else known_provider
-    return read_each(mapping, _image, check_key)
+
+    if set(mapping) == {"build"}:
+        return read_each(mapping, _image)
+
+    return read_each(mapping, _image, known_provider)
 
 
 def read_processes(value: Any) -> int | Literal["auto"]:
@@ -368,7 +377,10 @@ def _setup_line(line: str) -> str:
 
 def read_keep(value: Any) -> tuple[str, ...]:
     """Read relative patterns. Raise FieldErrors with all invalid ones. None: no patterns."""
-    patterns = () if value is None else read_strings(value, _keep_pattern)
+    if value is None:
+        return ()
+
+    patterns = read_strings(value, _keep_pattern)
     if len(patterns) > MAX_PATTERNS:
         message = f"has {len(patterns)} patterns; the limit is {MAX_PATTERNS}"
         raise FieldError(message, "name their folder")

@@ -121,14 +121,26 @@ def _input(value: Any) -> Input:
     if not places:
         raise FieldError("the URI is missing", "write uri: …, or one URI per provider")
 
-    uris = read_each(places, _uri, lambda k: k if k == "uri" else known_provider(k))
-    slashed = next((uri for uri in uris.values() if uri.endswith("/")), None)
+    uris = read_each(places, _uri, _provider_or_uri)
+    slashed = [uri for uri in uris.values() if uri.endswith("/")]
     if kind == "file" and slashed:
         raise FieldError(
-            f"{slashed} ends in a slash, but a file does not", "type: folder", at=("type",)
+            f"{slashed[0]} ends in a slash, but a file does not", "type: folder", at=("type",)
         )
 
-    return Input({"*" if key == "uri" else key: uri for key, uri in uris.items()}, mode, kind)
+    by_provider = {}
+    for key, uri in uris.items():
+        provider = "*" if key == "uri" else key
+        by_provider[provider] = uri
+
+    return Input(by_provider, mode, kind)
+
+
+def _provider_or_uri(key: str) -> str:
+    if key == "uri":
+        return key
+
+    return known_provider(key)
 
 
 def _uri(value: Any) -> str:
@@ -219,11 +231,15 @@ def _from_mapping(value: Mapping[Any, Any]) -> Dependencies:
         message = f"expected true or false, got {kind_of(replace_torch)}"
         raise FieldError(message, at=("replace_torch",))
 
-    return Dependencies(
-        file=_file(value["file"]) if "file" in value else None,
-        packages=_packages(value["packages"]) if "packages" in value else (),
-        replace_torch=replace_torch,
-    )
+    file = None
+    if "file" in value:
+        file = _file(value["file"])
+
+    packages: tuple[str, ...] = ()
+    if "packages" in value:
+        packages = _packages(value["packages"])
+
+    return Dependencies(file=file, packages=packages, replace_torch=replace_torch)
 
 
 def _file(value: Any) -> str:
@@ -293,9 +309,8 @@ def read_metrics(value: Any) -> Mapping[str, str]:
 
             names[pattern] = name
         except FieldErrors as error:
-            issues += [
-                Issue((name, *issue.path), issue.message, issue.hint) for issue in error.issues
-            ]
+            for issue in error.issues:
+                issues.append(Issue((name, *issue.path), issue.message, issue.hint))
 
     if len(patterns) > MAX_METRICS:
         issues.append(Issue((), f"has {len(patterns)} metrics; the limit is {MAX_METRICS}"))

@@ -56,7 +56,7 @@ def load_spec(
     program. Raise SpecError with all mistakes, UsageError if the file cannot be read.
     """
     document = read_source(path)
-    document = _laid_over(document, [*with_arguments(document, arguments), *overrides])
+    document = _laid_over(document, with_arguments(document, arguments) + list(overrides))
     return spec_from_document(document, job_folder(path))
 
 
@@ -75,7 +75,7 @@ def spec_from_values(
         ) from None
 
     document = Document(values=json.loads(text), name="spec", text=text)
-    document = _laid_over(document, [*with_arguments(document, arguments), *overrides])
+    document = _laid_over(document, with_arguments(document, arguments) + list(overrides))
     return spec_from_document(document, folder.resolve())
 
 
@@ -401,7 +401,10 @@ def _known_keys(spec: WholeSpec, keys: Keys) -> tuple[str, ...]:
 def _meaning(spec: WholeSpec, keys: Keys) -> str | None:
     """Return the description of a field."""
     model = _model_at(spec, keys[:-1])
-    field = model.model_fields.get(str(keys[-1])) if model else None
+    if model is None:
+        return None
+
+    field = model.model_fields.get(str(keys[-1]))
     return field.description if field else None
 
 
@@ -410,11 +413,15 @@ def _model_at(spec: WholeSpec, keys: Keys) -> type[BaseModel] | None:
     model: Any = spec()
     for key in keys:
         field = model.model_fields.get(str(key))
+        if field is None:
+            return None
+
         # `Sweep | None` has one part that is a model.
-        parts = (field.annotation, *get_args(field.annotation)) if field else ()
+        parts = (field.annotation, *get_args(field.annotation))
         models = [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
         if not models:
             return None
+
         model = models[0]
 
     section: type[BaseModel] = model

@@ -288,7 +288,10 @@ class JobSpec(Section):
     @property
     def machines(self) -> int:
         """Number of machines in use at once, by the job or by all parallel trials."""
-        return self.resources.nodes * (self.sweep.parallel if self.sweep else 1)
+        if self.sweep is None:
+            return self.resources.nodes
+
+        return self.resources.nodes * self.sweep.parallel
 
     @property
     def machines_at(self) -> tuple[str, ...]:
@@ -314,17 +317,21 @@ class JobSpec(Section):
 
 def section_models() -> dict[str, type[Section]]:
     """Return the models of all provider sections, by key."""
-    return {
-        declaration.name: declaration.section()
-        for declaration in declarations()
-        if declaration.section
-    }
+    models = {}
+    for declared in declarations():
+        if declared.section:
+            models[declared.name] = declared.section()
+
+    return models
 
 
 def section_model(key: str) -> type[Section] | None:
     """Return the model of a provider's section, or None."""
-    declared = declaration_of(key) if key not in JobSpec.model_fields and is_provider(key) else None
-    if declared and declared.section:
+    if key in JobSpec.model_fields or not is_provider(key):
+        return None
+
+    declared = declaration_of(key)
+    if declared.section:
         return declared.section()
 
     return None
@@ -354,4 +361,4 @@ def json_schema() -> dict[str, Any]:
         "title": "cloudtrain job",
     }
 
-    return {**header, **schema}
+    return header | schema

@@ -225,7 +225,11 @@ def read_points(value: Any) -> tuple[Mapping[str, Scalar], ...]:
     if issues:
         raise FieldErrors(issues)
 
-    return tuple({str(key): plain_value(item) for key, item in point.items()} for point in points)
+    read = []
+    for point in points:
+        read.append({str(key): plain_value(item) for key, item in point.items()})
+
+    return tuple(read)
 
 
 def read_dimension(value: Any) -> Dimension:
@@ -303,12 +307,16 @@ def plain_value(value: Any) -> Scalar:
 
 
 def _range(limits: Sequence[Any], *, whole: bool, log: bool) -> tuple[float, float]:
-    name = f"{'log' * log}{'int' if whole else 'uniform'}"
+    name = "int" if whole else "uniform"
+    kind = int if whole else (int, float)
+    if log:
+        name = f"log{name}"
+
     if len(limits) != 2:
         raise FieldError(f"{name} takes two numbers, the lowest and the highest, got {len(limits)}")
 
     for value in limits:
-        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        if isinstance(value, bool) or not isinstance(value, kind):
             raise FieldError(f"{name} takes {'whole ' * whole}numbers, got {kind_of(value)}")
 
         limit = MAX_WHOLE if whole else MAX_REAL

@@ -106,9 +106,10 @@ def with_arguments(document: Document, arguments: Sequence[str]) -> list[FlagTex
         return []
 
     try:
-        arguments_in_file = read_arguments(document.values.get("args", ())).argv
+        argv = list(read_arguments(document.values.get("args", ())).argv)
     except FieldErrors:  # reported when the spec is read
         return []
 
-    text = "args=" + json.dumps([*arguments_in_file, *arguments], ensure_ascii=False)
+    argv += arguments
+    text = f"args={json.dumps(argv, ensure_ascii=False)}"
     return [FlagText(text, f"-- {shlex.join(arguments)}")]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from cloudtrain.errors import Issue
+from cloudtrain.errors import Issue, Keys
 from cloudtrain.spec.fields import expect
 from cloudtrain.spec.search_space import (
     FORMS,
@@ -112,7 +112,10 @@ def default_rungs(trials: int, last: int | None) -> tuple[int, int]:
     """
     if trials >= FEW_TRIALS:
         return 1, 3
-    return (1 if last is None else max(1, round(last / FIRST_RUNG))), 2
+    if last is None:
+        return 1, 2
+
+    return max(1, round(last / FIRST_RUNG)), 2
 
 
 class Budget(Section):
@@ -186,7 +189,10 @@ class Sweep(Section):
     @property
     def stopping(self) -> EarlyStopping | None:
         """Rules of early stopping, with defaults for asha, or None."""
-        return self.early_stopping or (EarlyStopping() if self.method == "asha" else None)
+        if self.early_stopping is None and self.method == "asha":
+            return EarlyStopping()
+
+        return self.early_stopping
 
     @property
     def chosen_sampler(self) -> str:
@@ -284,16 +290,25 @@ def _known_points(section: Mapping[str, Any], space: Mapping[str, Any]) -> Itera
         )
 
     points = section.get("try_first")
-    for at, point in enumerate(points if isinstance(points, list) else ()):
-        for key, value in point.items() if isinstance(point, dict) else ():
-            path = ("try_first", at, str(key))
-            dimension = dimension_of(space[key]) if key in space else None
-            if key not in space:
-                message = f"{key!r} is not a setting of the space"
-                yield Issue(path, message, ", ".join(map(str, space)))
-            elif dimension is not None and not dimension.contains(plain_value(value)):
-                message = f"{value!r} is not in {dimension.text()}"
-                yield Issue(path, message, "use a value of the space, or enlarge the space")
+    if not isinstance(points, list):
+        return
+
+    for at, point in enumerate(points):
+        if isinstance(point, dict):
+            for key, value in point.items():
+                yield from _known_value(("try_first", at, str(key)), key, value, space)
+
+
+def _known_value(path: Keys, key: Any, value: Any, space: Mapping[str, Any]) -> Iterator[Issue]:
+    if key not in space:
+        message = f"{key!r} is not a setting of the space"
+        yield Issue(path, message, ", ".join(map(str, space)))
+        return
+
+    dimension = dimension_of(space[key])
+    if dimension is not None and not dimension.contains(plain_value(value)):
+        message = f"{value!r} is not in {dimension.text()}"
+        yield Issue(path, message, "use a value of the space, or enlarge the space")
 
 
 def _dashed(space: Mapping[str, Any], args: Mapping[str, Any]) -> Iterator[Issue]:
@@ -315,10 +330,14 @@ def _objective(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[
 def _stopping(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
     """Yield problems of early stopping: too few reports, or no known end for promotion."""
     written = section.get("early_stopping")
-    stopping = written if isinstance(written, dict) else {}
-    if not isinstance(written, dict) and section.get("method") != "asha":
+    stopping: Mapping[str, Any] = {}
+    at: Keys = ("method",)
+    if isinstance(written, dict):
+        stopping = written
+        at = ("early_stopping",)
+    elif section.get("method") != "asha":
         return
-    at = ("early_stopping",) if isinstance(written, dict) else ("method",)
+
     grace = stopping.get("grace") or 1
     last = stopping.get("max")
     if last is not None:

@@ -213,7 +213,10 @@ def unreported(metric: str, args: Mapping[str, Any]) -> tuple[str, str] | None:
     if metric in REPORTED or (is_own_task(args) and metric.startswith("val_")):
         return None
 
-    suffix = ", and val_… for each measure of your task" if is_own_task(args) else ""
+    suffix = ""
+    if is_own_task(args):
+        suffix = ", and val_… for each measure of your task"
+
     suggestion = did_you_mean(metric, REPORTED)
     return (
         f"the shared trainer does not report {metric!r}{suggestion}",
