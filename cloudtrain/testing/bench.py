@@ -116,8 +116,10 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
     effects = _RECORDING.get(threading.get_ident())
     if effects is None or _is_git(event, arguments):
         return
-    if event in _PROCESSES:
-        effects.processes.append(repr(arguments[1] if event == "subprocess.Popen" else arguments))
+    if event == "subprocess.Popen":
+        effects.processes.append(repr(arguments[1]))
+    elif event in _PROCESSES:
+        effects.processes.append(repr(arguments))
     else:
         effects.connections.append(f"{event}{arguments!r}")
     if effects.is_forbidden:
@@ -125,7 +127,10 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _is_git(event: str, arguments: tuple[Any, ...]) -> bool:
-    words = arguments[1] if event == "subprocess.Popen" else ()
+    if event != "subprocess.Popen":
+        return False
+
+    words = arguments[1]
     return isinstance(words, (list, tuple)) and bool(words) and Path(str(words[0])).name == "git"
 
 
@@ -176,11 +181,13 @@ class Bench:
         with pytest.MonkeyPatch.context() as patch:
             for name in filter(_is_setting, list(os.environ)):
                 patch.delenv(name)
-            defaults = {
+
+            variables = {
                 "HOME": str(self.folder / "home"),
                 "CLOUDTRAIN_DATA_DIR": str(self.data_dir),
             }
-            for name, value in {**defaults, **self.platform.env}.items():
+            variables |= self.platform.env
+            for name, value in variables.items():
                 patch.setenv(name, value)
             patch.chdir(self.folder / "job")
             yield
@@ -207,7 +214,9 @@ class Bench:
             document["inputs"] = {"greeting": {self.name: self.platform.input}}
         if self.platform.secret:
             document["secrets"] = {"CONFORMANCE_SECRET": {self.name: self.platform.secret}}
-        return make_plan(self.load({**document, **more}), self.name, run_id=f"{self.name}-{kind}")
+
+        document |= more
+        return make_plan(self.load(document), self.name, run_id=f"{self.name}-{kind}")
 
 
 def _is_setting(variable: str) -> bool:

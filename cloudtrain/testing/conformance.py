@@ -66,11 +66,12 @@ class PlanningChecks(Checks):
     def test_what_its_declaration_shows_can_be_written_in_a_job(self, bench: Bench) -> None:
         declared = declaration_of(bench.name)
         locations = [f"{store}:{form}" for store, form in declared.secret_stores.items()]
-        parts: dict[str, Any] = {
-            "secrets": {f"S{n}": {bench.name: location} for n, location in enumerate(locations)}
+        document = dict(bench.platform.job)
+        document["secrets"] = {
+            f"S{number}": {bench.name: location} for number, location in enumerate(locations)
         }
-        parts["inputs"] = {"data": {bench.name: declared.input_example}}
-        problems = _problems(bench, {**bench.platform.job, **parts})
+        document["inputs"] = {"data": {bench.name: declared.input_example}}
+        problems = _problems(bench, document)
         promise = (
             "declaration.input_example and secret_stores are what messages tell users to write"
         )
@@ -184,11 +185,9 @@ class PlanningChecks(Checks):
             return
 
         problems = _problems(bench, {"resources": {"nodes": 1000}, **bench.platform.job})
+        lines = [issue.origin for issue in problems if issue.path == ("resources", "nodes")]
         must(
-            any(
-                issue.path == ("resources", "nodes") and "job.yaml:3:3" in issue.origin
-                for issue in problems
-            ),
+            any("job.yaml:3:3" in line for line in lines),
             f"1000 nodes are answered with: {_lines(problems) or 'nothing'}",
             "target.max_nodes is how many it runs at once; more are refused at the line that"
             " says so",
@@ -210,7 +209,7 @@ def _lines(issues: list[Issue]) -> str:
 
 
 def _shown(effects: Effects) -> str:
-    return "; ".join([*effects.processes, *effects.connections])[:1000]
+    return "; ".join(effects.processes + effects.connections)[:1000]
 
 
 def _scheme(place: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,9 +96,8 @@ class RunChecks(Checks):
 
     def test_the_job_sees_what_the_spec_says(self, bench: Bench, jobs: Jobs) -> None:
         run = jobs.ended("succeed", self.timeout_seconds)
-        reported = next(
-            (dict(event.extra) for event in run.folder.events() if event.type == "seen"), {}
-        )
+        seen = [dict(event.extra) for event in run.folder.events() if event.type == "seen"]
+        reported = seen[0] if seen else {}
         expected: dict[str, Any] = {"argv": list(ARGUMENTS), "variable": VARIABLE}
 
         if bench.platform.input:
@@ -117,9 +116,8 @@ class RunChecks(Checks):
     def test_each_line_and_event_comes_once_and_in_order(self, jobs: Jobs) -> None:
         run = jobs.ended("succeed", self.timeout_seconds)
         lines = [line.text for line in run.logs() if line.text.startswith("line ")]
-        numbers = [
-            event.extra["number"] for event in run.folder.events() if event.type == "numbered"
-        ]
+        events = [event for event in run.folder.events() if event.type == "numbered"]
+        numbers = [event.extra["number"] for event in events]
 
         for kind, actual, expected in (
             ("lines", lines, [f"line {number}" for number in range(LINES)]),
@@ -152,9 +150,10 @@ class RunChecks(Checks):
             f"a job whose program raised has {state.state}: {state.reason}",
             promise,
         )
-        cause = (
-            (state.error.rank, state.error.exception, state.error.message) if state.error else None
-        )
+        cause = None
+        if state.error:
+            cause = (state.error.rank, state.error.exception, state.error.message)
+
         must(
             cause == (0, "ValueError", "the dog ate shard 3"),
             f"its cause is {cause}: {state.reason}",
@@ -287,9 +286,9 @@ def _text(path: Path) -> str:
 
 
 def _difference(actual: list[Any], expected: list[Any]) -> str:
-    pairs: Iterator[tuple[Any, Any]] = zip(actual, expected, strict=False)
-    first = next((pair for pair in pairs if pair[0] != pair[1]), None)
-    if first is None:
-        return f"the last is {actual[-1] if actual else None!r}"
+    for one, other in zip(actual, expected, strict=False):
+        if one != other:
+            return f"{one!r} where {other!r} belongs"
 
-    return f"{first[0]!r} where {first[1]!r} belongs"
+    last = actual[-1] if actual else None
+    return f"the last is {last!r}"
