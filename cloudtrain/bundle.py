@@ -20,8 +20,9 @@ def bundled(name: str) -> Path:
 def payload_files() -> Mapping[str, Path]:
     """Return the files of launcher and trainer by their path in the archive."""
     folder = bundled("entrypoints")
-    return {
-        path.relative_to(folder).as_posix(): path
-        for path in sorted(folder.rglob("*.py"))
-        if "__pycache__" not in path.parts
-    }
+    files = {}
+    for path in sorted(folder.rglob("*.py")):
+        if "__pycache__" not in path.parts:
+            files[path.relative_to(folder).as_posix()] = path
+
+    return files

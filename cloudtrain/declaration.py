@@ -97,7 +97,7 @@ class Declaration:
 
 def provider_names() -> tuple[str, ...]:
     """Return all provider names: ours by folder, third parties' by entry point."""
-    return tuple(sorted({*_our_names(), *third_party()}))
+    return tuple(sorted(set(_our_names()) | set(third_party())))
 
 
 def is_provider(name: str) -> bool:
@@ -132,7 +132,11 @@ def declarations(*, third_parties: bool = True) -> Iterator[Declaration]:
     """
     for name in _our_names():
         yield declaration_of(name)
-    for name in sorted({*third_party()} - {*_our_names()}) if third_parties else ():
+
+    if not third_parties:
+        return
+
+    for name in sorted(set(third_party()) - set(_our_names())):
         try:
             yield declaration_of(name)
         except UsageError as error:

@@ -44,7 +44,14 @@ NAME_TAKEN = "NameTaken"
 
 def dotted(keys: Keys) -> str:
     """Return `resources.gpu[0]` for `("resources", "gpu", 0)`."""
-    return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in keys).lstrip(".")
+    path = ""
+    for key in keys:
+        if isinstance(key, int):
+            path += f"[{key}]"
+        else:
+            path += f".{key}"
+
+    return path.lstrip(".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,10 @@ class Issue:
 
     def render(self) -> str:
         """Return the line, then the hint on its own line."""
-        return self.line() + (f"\n  hint: {self.hint}" if self.hint else "")
+        if not self.hint:
+            return self.line()
+
+        return f"{self.line()}\n  hint: {self.hint}"
 
 
 def warning(message: str, hint: str | None = None, *, path: Keys = (), origin: str = "") -> Issue:
@@ -148,7 +158,10 @@ class CloudtrainError(Exception):
 
     def render(self) -> str:
         """Return the text for users: the message, then the hint on its own line."""
-        return self.message + (f"\nhint: {self.hint}" if self.hint else "")
+        if not self.hint:
+            return self.message
+
+        return f"{self.message}\nhint: {self.hint}"
 
 
 class UsageError(CloudtrainError):

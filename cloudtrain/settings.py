@@ -150,9 +150,8 @@ def known_settings(*, third_parties: bool = True) -> dict[str, Setting]:
     """
     settings = dict(GENERAL)
     for declaration in declarations(third_parties=third_parties):
-        settings |= {
-            f"{declaration.name}.{key}": setting for key, setting in declaration.settings.items()
-        }
+        for key, setting in declaration.settings.items():
+            settings[f"{declaration.name}.{key}"] = setting
 
     return settings
 
@@ -196,11 +195,10 @@ def load_settings(
     files = (_xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml", folder / FILE_NAME)
     tables = [_file(file, issues) for file in files]
     flags = flags or {}
-    chosen = [
-        flags.get("provider"),
-        *(table["provider"][0] for table in tables if "provider" in table),
-    ]
-    settings = _settings_for({key for table in tables for key in table}, environ, chosen)
+    keys = {key for table in tables for key in table}
+    chosen = [flags.get("provider")]
+    chosen += [table["provider"][0] for table in tables if "provider" in table]
+    settings = _settings_for(keys, environ, chosen)
 
     values = {}
     for key, setting in settings.items():
@@ -298,37 +296,37 @@ def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
         issues.append(Issue((), "is nested too deeply", origin=str(path)))
         return {}
 
-    entries = {}
+    entries: dict[str, tuple[Any, str]] = {}
     for key, value in table.items():
-        for name, item in value.items() if isinstance(value, dict) else [("", value)]:
-            if name:
-                dotted = f"{key}.{name}"
-            else:
-                dotted = key
+        members = {"": value}
+        if isinstance(value, dict):
+            members = value
 
+        for name, item in members.items():
+            dotted = f"{key}.{name}" if name else key
             is_path = dotted in ("data_dir", "prices") and isinstance(item, str)
             if is_path and not item.startswith("~"):
                 item = str(path.absolute().parent / item)  # relative to the settings file
 
-            line = _line(text, key if name else "", name or key)
-            entries[dotted] = (item, f"{path}:{line}" if line else str(path))
+            origin = str(path)
+            if line := _line(text, dotted):
+                origin += f":{line}"
+
+            entries[dotted] = (item, origin)
 
     return entries
 
 
-def _line(text: str, table: str, key: str) -> int:
+def _line(text: str, dotted: str) -> int:
     """Return the line of a key, or of its table if it is inline; 0 for neither."""
+    table = dotted.partition(".")[0]
     current = ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[\s*([^\]]*?)\s*\]", line):
             current = _unquoted(header[1])
         elif (word := _unquoted(line.split("=")[0])) and "=" in line:
-            if current:
-                full = f"{current}.{word}"
-            else:
-                full = word
-
-            if full in (f"{table}.{key}" if table else key, table):
+            full = f"{current}.{word}" if current else word
+            if full in (dotted, table):
                 return number
 
     return 0

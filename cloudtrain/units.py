@@ -9,14 +9,35 @@ from typing import Any
 
 _DURATIONS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _DURATION_WORDS = {
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "s"),
-    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), "min"),
-    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), "h"),
-    **dict.fromkeys(("d", "day", "days"), "d"),
+    "s": "s",
+    "sec": "s",
+    "secs": "s",
+    "second": "s",
+    "seconds": "s",
+    "m": "min",
+    "min": "min",
+    "mins": "min",
+    "minute": "min",
+    "minutes": "min",
+    "h": "h",
+    "hr": "h",
+    "hrs": "h",
+    "hour": "h",
+    "hours": "h",
+    "d": "d",
+    "day": "d",
+    "days": "d",
 }
 _SIZES = {
-    **{unit: 1000**power for power, unit in enumerate(("b", "kb", "mb", "gb", "tb"))},
-    **{unit: 1024**power for power, unit in enumerate(("b", "kib", "mib", "gib", "tib"))},
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
 }
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*")
 _MONEY = re.compile(r"\$\s*([0-9]+(?:\.[0-9]+)?)|([0-9]+(?:\.[0-9]+)?)\s*(usd|\$)", re.IGNORECASE)
@@ -28,8 +49,11 @@ MONEY_FORMS = "50 USD"
 
 def _any_case(words: Iterable[str]) -> str:
     """Return a pattern of words in any case, longest first. JSON Schema has no flags."""
-    longest_first = sorted(words, key=len, reverse=True)
-    return "|".join("".join(f"[{sign}{sign.upper()}]" for sign in word) for word in longest_first)
+    patterns = []
+    for word in sorted(words, key=len, reverse=True):
+        patterns.append("".join(f"[{sign}{sign.upper()}]" for sign in word))
+
+    return "|".join(patterns)
 
 
 _NUMBER = r"[0-9]+(\.[0-9]+)?"
@@ -42,15 +66,16 @@ MONEY_PATTERN = rf"^\s*(\$\s*{_NUMBER}|{_NUMBER}\s*({_any_case(['usd'])}|\$))\s*
 def parse_duration(text: str) -> int:
     """Return the seconds of "6 h" or "1 h 30 min", rounded up. Raise ValueError."""
     parts = _parts(text)
-    units = [_DURATION_WORDS.get(unit) for _, unit in parts]
-    if not parts or None in units or len(set(units)) != len(units):
+    units = [_DURATION_WORDS.get(unit, "") for _, unit in parts]
+    if not parts or "" in units or len(set(units)) != len(units):
         raise ValueError(
             f"cannot read {_shown(text)} as a duration; write for example {DURATION_FORMS}"
         )
 
-    seconds = sum(
-        number * _DURATIONS[unit] for (number, _), unit in zip(parts, units, strict=True) if unit
-    )
+    seconds = 0.0
+    for (number, _), unit in zip(parts, units, strict=True):
+        seconds += number * _DURATIONS[unit]
+
     if not 0 < seconds <= 10**9:
         raise ValueError(f"a duration must be between 1 s and 30 years, got {_shown(text)}")
 
@@ -128,7 +153,10 @@ def format_size(size: float) -> str:
 
 
 def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:59] + "…")
+    if len(text) > 60:
+        text = f"{text[:59]}…"
+
+    return repr(text)
 
 
 def _parts(text: str) -> list[tuple[float, str]]:
