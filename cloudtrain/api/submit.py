@@ -252,10 +252,7 @@ def plan_again(
     spec, document = spec_from_document(document, folder, look=False)
     checkpoints_uri = spec.checkpoints.uri
     if checkpoints_uri and not resume_from and checkpoints_uri == old.checkpoints_uri:
-        message = (
-            f"what run {run.run_id} has saved in {checkpoints_uri} would be restored, and this run is to begin"
-            " anew"
-        )
+        message = f"a fresh run would restore what run {run.run_id} has saved in {checkpoints_uri}"
         raise UsageError(message, hint=f"--set checkpoints.uri={checkpoints_uri.rstrip('/')}-2/")
 
     data_dir = run.path.parents[1]

@@ -1,4 +1,4 @@
-"""Cost of a job: machine prices, time limits and the maximum of both. Pure."""
+"""Price of machines in a region, by the user's table, price lists and the table here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands `check` and `doctor`: what would fail in a job, on this machine or in an account."""
+"""The command `check`: every mistake in a job, and whether it can run here."""
 
 from __future__ import annotations
 

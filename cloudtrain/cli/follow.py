@@ -155,7 +155,7 @@ class View:
         """Number of lines of metrics that may be shown at once."""
         self._activity: Activity | None = None
         self._forecast_shown = False
-        self._wait_told = False
+        self._wait_shown = False
 
     def show(self, update: Update) -> None:
         """Show an update."""
@@ -182,8 +182,8 @@ class View:
         for line in update.lines:
             self._log(line)
 
-        self._tell_wait(update.state)
-        self._tell_activity(update.state)
+        self._show_wait(update.state)
+        self._show_activity(update.state)
         self._show_forecast(update.state)
 
         self.display.draw(update.state)
@@ -244,23 +244,23 @@ class View:
         self._numbers_at = line.time
         self._line(line.text)
 
-    def _tell_wait(self, state: RunState) -> None:
+    def _show_wait(self, state: RunState) -> None:
         """Suggest other machines once, if the cloud has none for a long time."""
-        if self._wait_told or state.phase != WAITING or state.has_ended:
+        if self._wait_shown or state.phase != WAITING or state.has_ended:
             return
 
         waiting = self.clock() - state.phase_since
         if waiting < WAIT_SECONDS:
             return
 
-        self._wait_told = True
+        self._wait_shown = True
         self._line(f"no machine for {format_duration(waiting)}; nothing is billed while it waits")
         then = rerun_elsewhere(self.run) or "choose in cloudtrain gpus"
         self._line(
             f"another machine or region may be free: {command('stop', self.run.id)}, then {then}"
         )
 
-    def _tell_activity(self, state: RunState) -> None:
+    def _show_activity(self, state: RunState) -> None:
         """Report a slow activity once, without a terminal."""
         doing = state.activity
         if doing is None or doing == self._activity or self.display.live or state.has_ended:

@@ -1,4 +1,4 @@
-"""The commands `image` and `infra`: images for jobs, and the template of an account."""
+"""The command `image`: build an image for jobs, or push it to a registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands `init` and `schema`: a starter job.yaml, and the JSON Schema of its fields."""
+"""The command `init`: a starter job.yaml with its program."""
 
 from __future__ import annotations
 

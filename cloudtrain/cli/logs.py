@@ -1,4 +1,4 @@
-"""The commands about one run: logs, wait, stop, fetch, rerun."""
+"""The command `logs`: the lines that a run or a sweep has printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands about results: metrics, compare, report and sweep export."""
+"""The command `metrics`: the numbers that a run has reported."""
 
 from __future__ import annotations
 

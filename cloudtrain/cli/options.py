@@ -1,4 +1,4 @@
-"""Shared options and arguments, the job of a command line, and the completion of a shell."""
+"""Options and arguments that several commands share, with their completion."""
 
 from __future__ import annotations
 
@@ -67,14 +67,12 @@ def _choose_profile(ctx: click.Context, param: click.Parameter, name: str | None
 
     from cloudtrain.declaration import declarations
 
-    if name:
-        os.environ.update(
-            {
-                variable: name
-                for declaration in declarations()
-                for variable in declaration.profile_variables
-            }
-        )
+    if not name:
+        return
+
+    for declaration in declarations():
+        for variable in declaration.profile_variables:
+            os.environ[variable] = name
 
 
 profile_option = click.option(

@@ -1,4 +1,4 @@
-"""The commands that show runs: list and status."""
+"""The command `status`: the state of a run or a sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands `plan` and `submit`, and the start of a plan."""
+"""The command `submit`: start a job."""
 
 from __future__ import annotations
 

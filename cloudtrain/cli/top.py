@@ -1,4 +1,4 @@
-"""The commands that watch runs, attach and top, and the screen of top."""
+"""The command `top`: a screen of a run while it goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notes of a plan: the choice of the machine and cheaper ones, limits of a rehearsal. No network."""
+"""Reason for the machine of a plan, and cheaper ones. No network."""
 
 from __future__ import annotations
 
