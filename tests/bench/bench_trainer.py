@@ -67,21 +67,21 @@ def measure(steps: int, rounds: int, file: Path | None) -> None:
 
     from cloudtrain_trainer.ranks import Ranks, configure_threads
 
-    configure_threads(Ranks())
+    ranks = Ranks()
+    configure_threads(ranks)
+    ranks.init_process_group("gloo")
     ways: dict[str, Window] = {}
     with suppress(ImportError):
         from accelerate import Accelerator
 
-        # It makes the process group.
+        # It takes the process group that is there.
         ways["accelerate"] = loop(*with_accelerate(Accelerator(cpu=True)), steps)
-    if not dist.is_initialized():
-        dist.init_process_group("gloo")
     ways = {
         "hand": loop(*by_hand(batched=True), steps),
         "hand again": loop(*by_hand(batched=True), steps),
         PLAIN: loop(*by_hand(batched=False), steps),
-        "ours": with_trainer(steps),
-        OWN: with_trainer(steps, own=True),
+        "ours": with_trainer(ranks, steps),
+        OWN: with_trainer(ranks, steps, own=True),
         **ways,
     }
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
@@ -221,7 +221,7 @@ def with_accelerate(accelerator: Any) -> tuple[Any, Any, Any, Callable[[Any], No
     return (*accelerator.prepare(net, adam(net), batches), accelerator.backward)
 
 
-def with_trainer(steps: int, *, own: bool = False) -> Window:
+def with_trainer(ranks: Any, steps: int, *, own: bool = False) -> Window:
     """The trainer's own loop, whole: agreeing, counting, reporting and looking at the clock
     included. `own`: with a user's model, data and loss.
     """
@@ -233,7 +233,6 @@ def with_trainer(steps: int, *, own: bool = False) -> Window:
     from cloudtrain_trainer.arguments import parse
     from cloudtrain_trainer.checkpoints.store import CheckpointStore
     from cloudtrain_trainer.own_task import complete
-    from cloudtrain_trainer.ranks import Ranks
     from cloudtrain_trainer.sigterm import Stop
     from cloudtrain_trainer.tasks import Task, digits
     from cloudtrain_trainer.training.loop import Loop
@@ -242,8 +241,6 @@ def with_trainer(steps: int, *, own: bool = False) -> Window:
     options = parse(
         ["--batch-size", str(PER_RANK * 2), "--epochs", "100", "--lr-schedule", "cosine"]
     )
-    ranks = Ranks()
-    ranks._control = dist.group.WORLD  # the group is there already
     task = replace(digits.build(0), model=model, train=digits.Images(*samples()))
     if own:
         task = complete(Task(model=model, train=Rows(), loss=loss_of), 0, "bench")
@@ -271,7 +268,7 @@ def with_trainer(steps: int, *, own: bool = False) -> Window:
         # A separate epoch, like the others.
         made.position = Position(made.position.step, made.position.epoch + 1)
         made.steps = made.position.step + WARM + steps
-        made._train_epoch()
+        made.train_epoch()
         return since(begun)
 
     return window

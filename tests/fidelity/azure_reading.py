@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 from unittest.mock import patch
+from uuid import uuid4
 
 import pytest
 
@@ -143,10 +144,11 @@ def _read_workspace(client: Workspace, exchange: Exchange) -> None:
 
 
 def _read_datastore(client: Workspace, exchange: Exchange) -> None:
-    vars(client).pop("_containers", None)
-    container = client.container("workspaceblobstore")
-    assert container._name == exchange.response["properties"]["containerName"]
-    vars(client).pop("_containers", None)
+    name = f"datastore-{uuid4().hex}"  # the client keeps the containers that it has opened
+    with patch("cloudtrain.providers.azure.client.BlobContainer") as opened:
+        client.container(name)
+    _, container, *_ = opened.call_args.args
+    assert container == exchange.response["properties"]["containerName"]
 
 
 _READERS = {

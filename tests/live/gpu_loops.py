@@ -37,7 +37,7 @@ def advance(loop: Loop, steps: int) -> None:
     """Train this many more steps, over the ends of epochs: evaluations do not count."""
     loop.steps = loop.position.step + steps
     while loop.position.step < loop.steps:
-        loop._train_epoch()
+        loop.train_epoch()
         if loop.position.samples == loop.batches.samples_per_epoch:
             loop.position = type(loop.position)(loop.position.step, loop.position.epoch + 1, 0)
 

@@ -110,7 +110,8 @@ def losses_agree_in_each_precision(setting: Setting) -> dict[str, Any]:
     for amp in ("no", "bf16", "fp16"):
         loop = _loop(setting, "--amp", amp, "--lr-schedule", "constant", "--warm-up", "0")
         advance(loop, steps)
-        figures[amp] = loss = loop.step.loss.value()
+        total, weight = loop.step.loss.state()
+        figures[amp] = loss = total / weight
         if not math.isfinite(loss) or abs(loss / figures["no"] - 1) > 0.05:
             raise Missed(f"the loss after {steps} steps is {figures}")
         if loop.step.scaler is not None:
@@ -125,7 +126,7 @@ def the_memory_probe_covers_a_step(setting: Setting) -> dict[str, Any]:
     loop = _loop(setting, "--amp", "bf16")
     devices = loop.devices
     hardware.peak_memory(devices)
-    if not memory._fits(loop):
+    if not memory.fits(loop):
         raise Missed("the trial ran out of memory")
 
     probe = hardware.peak_memory(devices)
@@ -352,8 +353,8 @@ def _checkpoints(setting: Setting) -> Path:
 def _next_loss(loop: Any) -> float:
     loop.step.loss = LossMean()
     advance(loop, 1)
-    loss: float = loop.step.loss.value()
-    return loss
+    total, weight = loop.step.loss.state()
+    return float(total / weight)
 
 
 def _output(argv: list[str], problem: str) -> str:

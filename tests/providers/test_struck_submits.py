@@ -10,7 +10,6 @@ import pytest
 
 import cloudtrain
 from cloudtrain.api.lookup import find_run
-from cloudtrain.api.monitor import RunMonitor
 from cloudtrain.errors import CloudError
 from cloudtrain.providers import get_provider
 from cloudtrain.runs.folder import RunFolder
@@ -109,7 +108,7 @@ def test_a_trial_that_appears_late_has_not_ended(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit_late(site, "late-trial", monkeypatch)
-    monkeypatch.setattr(RunMonitor, "_is_poll_due", lambda _: True)
+    monkeypatch.setattr(type(get_provider(site.provider)), "poll_seconds", lambda *_: -1.0)
     run = find_run("late-trial").folder
     documents = {name: run.text(name) for name in ("spec.yaml", "plan.json")}
     folder = SweepFolder.create(run.path.parents[1], definition_of(), documents)

@@ -241,7 +241,8 @@ class HostCopies:
 
     def __init__(self) -> None:
         self._kept: dict[str, Tensor] = {}
-        self._buffers: list[Tensor] = []
+        self.buffers: list[Tensor] = []
+        """The two small buffers, once tensors of a GPU have passed through them."""
         self._streams: dict[torch.device, Any] = {}
         self._thread = ThreadPoolExecutor(1, "checkpoint copies")
         self._copying: Future[None] | None = None
@@ -290,9 +291,9 @@ class HostCopies:
                 self._streams[device] = stream
                 stream.wait_stream(torch.cuda.current_stream(device))
 
-        if not self._buffers:
+        if not self.buffers:
             pinned = any(device.type == "cuda" for device in devices)
-            self._buffers = [
+            self.buffers = [
                 torch.empty(BUFFER_BYTES, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)
             ]
 
@@ -302,7 +303,7 @@ class HostCopies:
         filled: tuple[Any, Tensor, Tensor] | None = None
 
         for number, (source, target) in enumerate(pieces):
-            buffer = self._buffers[number % 2][: len(source)]
+            buffer = self.buffers[number % 2][: len(source)]
             event = self._fill(buffer, source)
             if filled is not None:
                 _empty(*filled)

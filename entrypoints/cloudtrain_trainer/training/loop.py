@@ -95,14 +95,14 @@ class Loop(TrainingRun):
 
     def _train(self) -> str:
         while not self._is_finished():  # a resumed run may be finished already
-            if not self._train_epoch() or not (self._is_finished() or self._finish_epoch()):
+            if not self.train_epoch() or not (self._is_finished() or self._finish_epoch()):
                 return "stopped"
             if self.position.step >= self.steps:
                 break
 
         return "succeeded"
 
-    def _train_epoch(self) -> bool:
+    def train_epoch(self) -> bool:
         """Train to the end of this epoch; return False if a stop was requested.
 
         An evaluation may end training earlier.

@@ -107,7 +107,7 @@ def fit_micro_batch(run: TrainingRun, cache: MicroBatchCache) -> None:
         return
 
     refused = []
-    while run.ranks.all_reduce_max(not _fits(run))()[0]:
+    while run.ranks.all_reduce_max(not fits(run))()[0]:
         refused.append(run.micro_batch)
         run.split_to_fit(run.micro_batch // 2)
 
@@ -125,7 +125,7 @@ def fit_micro_batch(run: TrainingRun, cache: MicroBatchCache) -> None:
             )
 
 
-def _fits(run: TrainingRun) -> bool:
+def fits(run: TrainingRun) -> bool:
     """Try one micro-batch with the optimizer's state on this rank; return whether they fit.
 
     Model and generators are restored.

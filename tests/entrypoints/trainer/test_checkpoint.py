@@ -185,31 +185,34 @@ def test_tensors_of_all_kinds_pass_through_two_small_buffers(device: str) -> Non
         assert copied[name].dtype == tensor.dtype, name
         assert torch.equal(copied[name], tensor.cpu()), name
         assert not copied[name].is_pinned(), name
-    assert sum(buffer.nbytes for buffer in copies._buffers) == 2 << 10
+    assert sum(buffer.nbytes for buffer in copies.buffers) == 2 << 10
 
 
 @pytest.mark.usefixtures("staged")
-def test_an_update_waits_until_the_weights_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_waits_until_the_weights_have_left() -> None:
     begun = threading.Event()
     goes_on = threading.Event()
-    fill = HostCopies._fill
 
-    def fill_late(copies: HostCopies, *arguments: Any) -> Any:
-        begun.set()
-        assert goes_on.wait(HANG_SECONDS)
-        return fill(copies, *arguments)
+    class LateWeights(torch.Tensor):
+        """Weights that cannot be read before `goes_on`."""
 
-    monkeypatch.setattr(HostCopies, "_fill", fill_late)
-    weights = torch.ones(1000)
+        @classmethod
+        def __torch_function__(
+            cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if function is torch.Tensor.copy_:
+                begun.set()
+                assert goes_on.wait(HANG_SECONDS)
+            return super().__torch_function__(function, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+
+    weights = torch.ones(1000).as_subclass(LateWeights)
     copies = HostCopies()
-    copied = copies.copy({"weights": weights}, steady={"weights"})
+    copied = copies.copy({"weights": weights}, steady={"weights"})["weights"]
+    copied.zero_()
     assert begun.wait(HANG_SECONDS)
-    assert copies._copying is not None
-    assert not copies._copying.done()
     threading.Thread(target=goes_on.set).start()
     copies.wait()
-    assert copies._copying.done()
-    assert torch.equal(copied["weights"], weights)
+    assert copied.tolist() == [1.0] * 1000
 
 
 def test_only_the_newest_checkpoints_are_kept(checkpoints: CheckpointStore) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,19 @@ def reports_of(loop: Loop) -> dict[int, dict[str, float]]:
     return reports.values
 
 
+def request_stop_at(loop: Loop, number: int) -> None:
+    """Request a stop at this step; batches of evaluations count like steps."""
+    step_done = loop.stop.step_done
+    numbers = count(1)
+
+    def counted() -> None:
+        step_done()
+        if next(numbers) == number:
+            loop.stop.requested = True
+
+    loop.stop.step_done = counted  # type: ignore[method-assign]
+
+
 def test_a_finished_run_only_evaluates_again(make_loop: Callable[..., Loop]) -> None:
     first = make_loop("--epochs", "1")
     first.run()
@@ -61,10 +75,8 @@ def test_a_stop_during_an_evaluation_repeats_only_the_evaluation(
     make_loop: Callable[..., Loop],
 ) -> None:
     loop = make_loop("--epochs", "1")
-    loop._train_epoch()
-    loop.stop.requested = True
-    assert not loop._finish_epoch()
-    loop.checkpointer.save(last=True)
+    request_stop_at(loop, 44 + 1)
+    assert loop.run() == "stopped"
     resumed = make_loop("--epochs", "1")
     resumed.resume()
     assert resumed.position == Position(step=44, epoch=0, samples=44 * 32)
@@ -114,12 +126,7 @@ def test_a_stop_during_an_evaluation_within_an_epoch_repeats_it(
 ) -> None:
     flags = ("--max-steps", "33", "--eval-every-steps", "22")
     loop = make_loop(*flags)
-
-    def stop_in_evaluation() -> bool:
-        loop.stop.requested = True
-        return True
-
-    loop._stop_in_evaluation = stop_in_evaluation  # type: ignore[method-assign]
+    request_stop_at(loop, 22 + 1)
     assert loop.run() == "stopped"
     assert loop.position.step == 22
     resumed = make_loop(*flags)

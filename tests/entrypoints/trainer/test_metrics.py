@@ -41,7 +41,7 @@ def test_the_loss_mean_is_weighted_by_samples_and_can_be_restored() -> None:
 
     for continued in (mean, restored):
         continued.add(loss.bfloat16(), 1)
-    assert (mean.value(), restored.value()) == (1.8, 2.0)
+    assert (mean.state(), restored.state()) == ((9.0, 5.0), (8.0, 4.0))
 
 
 def test_progress_is_due_after_the_first_step_and_then_every_half_second() -> None:

@@ -148,8 +148,9 @@ def test_a_world_smaller_than_the_job_is_refused(monkeypatch: pytest.MonkeyPatch
 def test_too_few_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     with pytest.raises(Refused, match="2 processes on this node, but 1 GPUs"):
-        ranks_module._device(local_rank=0, local_size=2)
+        Ranks()
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -48,8 +48,9 @@ class Job:
         """A trial's sweep job and values, as the service adds them to the job's properties."""
         self.metrics: dict[str, list[float]] = {}
         """All that it has logged to MLflow, by name."""
-        self.started = self._ended = 0.0
-        self._logs: dict[str, str] = {}
+        self.started = self.ended = 0.0
+        self.logs: dict[str, str] = {}
+        """Blobs of its log files, by the files' names."""
         self._lock = threading.RLock()
 
     @property
@@ -90,7 +91,7 @@ class Job:
             if status == "Running" and not self.started:
                 self.started = time.time()
             if status in ENDED:
-                self._ended = time.time()
+                self.ended = time.time()
 
     def finish(self, status: str, message: str = "", code: str = "UserError") -> None:
         """The end. A cancel that was granted before it is what it ends with."""
@@ -130,7 +131,7 @@ class Job:
     def open_log(self, file: str, blob: str) -> None:
         """There is a log file of this name now."""
         with self._lock:
-            self._logs[file] = blob
+            self.logs[file] = blob
 
     def log_metric(self, name: str, value: float) -> None:
         """Record a metric that MLflow reports."""
@@ -208,13 +209,13 @@ class Job:
         """As run history tells it."""
         with self._lock:
             error = (
-                {"error": {**self.error, "details": []}, "time": iso_date(self._ended)}
+                {"error": {**self.error, "details": []}, "time": iso_date(self.ended)}
                 if self.error
                 else None
             )
             logs = {
                 file: account.sas_url(LOG_CONTAINER, blob)
-                for file, blob in sorted(self._logs.items())
+                for file, blob in sorted(self.logs.items())
             }
             return {
                 "runId": self.name,
@@ -222,7 +223,7 @@ class Job:
                 "status": self.status,
                 "createdTimeUtc": iso_date(self.created),
                 "startTimeUtc": iso_date(self.started) if self.started else None,
-                "endTimeUtc": iso_date(self._ended) if self._ended else None,
+                "endTimeUtc": iso_date(self.ended) if self.ended else None,
                 "error": error,
                 "warnings": None,
                 "tags": self.tags,

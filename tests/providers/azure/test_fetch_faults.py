@@ -177,7 +177,7 @@ def test_the_log_of_a_single_node_may_have_no_number(cloud: AzureCloud, process:
     name = f"user_logs/std_log{'_process' * bool(process)}{process}.txt"
     append_log(cloud, run.id, 0, "[rank 0] hello")
     _, blob = log_of(cloud, run.id, 0)
-    job._logs.clear()
+    job.logs.clear()
     job.open_log(name, blob)
     run.status()
     assert [(line.node, line.text) for line in run.logs()] == [(0, "hello")]

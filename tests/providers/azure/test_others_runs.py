@@ -112,7 +112,7 @@ def test_the_wait_for_machines_that_were_taken_away_costs_nothing(
         run.take([Observation(events=[Phase(time=began + 500, phase="training", running=True)])])
     job.finish("Canceled")
     job.started = began - 100
-    job._ended = began + 500
+    job.ended = began + 500
     bill = run.wait(HANG_SECONDS).billing
     assert bill is not None
     assert bill.training_seconds == pytest.approx(100, abs=1)

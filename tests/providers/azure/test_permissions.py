@@ -14,6 +14,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.diagnosis.rules import hint_for_message
 from cloudtrain.planning.reference import RegistryImage
 from cloudtrain.providers.azure.rights import READ_BLOBS, WRITE_BLOBS
+from cloudtrain.runs.record import RunRecord
 from cloudtrain_launcher.stored_secrets import KeyVault
 from tests.fakes.azure.cloud import AzureCloud, cheap_clients, client, document, ended, submit
 from tests.fakes.azure.permissions import GET_SECRET, PULL, PUSH
@@ -80,7 +81,7 @@ def everything_is_granted_again(
         monkeypatch.setattr(f"cloudtrain.providers.azure.stop.{name}", 0)
     for name in ("jobs", "sweeps"):  # without those of other tests: a list asks for their ends
         monkeypatch.setattr(cloud.service, name, {})
-    monkeypatch.setattr("cloudtrain.providers.azure.stop._grace_seconds", lambda _: 0.2)
+    monkeypatch.setattr(RunRecord, "grace_seconds", 0.2)
     monkeypatch.setattr(
         doctor, "inspect_image", lambda _: RegistryImage("sha256:0", frozenset({"amd64"}))
     )
