@@ -35,7 +35,6 @@ LOCAL_ONLY_MARKER = ".own"
 PEER_TIMEOUT = timedelta(hours=2)
 """Maximum wait for a peer that is still copying; a failed peer reports its error."""
 
-
 POLL_SECONDS = 2.0
 """Seconds between two looks for deleted folders."""
 

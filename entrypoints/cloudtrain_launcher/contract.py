@@ -33,6 +33,8 @@ ARGV_REFERENCE = "$argv"
 PAYLOAD_DIR = Path(__file__).resolve().parents[1]
 """Folder of the launcher and the shared trainer, wherever the source was extracted."""
 
+_JOB_DOCUMENT = "the job document"
+
 
 @dataclass(frozen=True)
 class Job:
@@ -195,9 +197,6 @@ def read_job(path: str | os.PathLike[str]) -> Job:
             raise RuntimeError(f"the job document {path} has no field {item.name}")
 
     return Job(**{**values, "values": _expand_references(values["values"], values["argv"])})
-
-
-_JOB_DOCUMENT = "the job document"
 
 
 def read_object(path: str | os.PathLike[str], what: str) -> dict[str, Any]:

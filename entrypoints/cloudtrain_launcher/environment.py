@@ -35,6 +35,22 @@ TENSORBOARD_DIR = "CLOUDTRAIN_TENSORBOARD_DIR"
 """Folder for TensorBoard's files, which a platform shows while the job runs."""
 LIBRARY_PATH = "LD_LIBRARY_PATH"
 
+_RANK_VARIABLES = {
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+}
+_LAUNCHER_VARIABLES = (JOB, PUBLISHED, RESUME_DIR)
+"""Variables for the launcher only: the ranks read the job document from a file."""
+
+_TORCHRUN_PREFIXES = ("PET_", "TORCHELASTIC_")
+"""Possible leftovers of the platform, or of a torchrun that started the launcher."""
+
+_PLACEHOLDER = re.compile(
+    r"\$\{(?P<azure>\{\s*)?(?P<kind>inputs|outputs)\.(?P<name>[A-Za-z][\w-]*)(?(azure)\s*\})\}"
+)
+_OUTPUTS = {"model": "MODEL", "output": "OUTPUT", "checkpoints": "CHECKPOINT"}
+
 
 def job_environment(
     job: Job, context: NodeContext, scratch: Path, environ: Mapping[str, str]
@@ -121,18 +137,6 @@ def command_variables(job: Job, context: NodeContext) -> dict[str, str]:
     return variables
 
 
-_RANK_VARIABLES = {
-    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),
-    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
-    *("MASTER_ADDR", "MASTER_PORT"),
-}
-_LAUNCHER_VARIABLES = (JOB, PUBLISHED, RESUME_DIR)
-"""Variables for the launcher only: the ranks read the job document from a file."""
-
-_TORCHRUN_PREFIXES = ("PET_", "TORCHELASTIC_")
-"""Possible leftovers of the platform, or of a torchrun that started the launcher."""
-
-
 def _is_dropped(name: str) -> bool:
     """Return whether the ranks do not get a variable of the launcher, or get torchrun's value."""
     return (
@@ -169,12 +173,6 @@ def write_args_file(job: Job, folder: Path, environ: Mapping[str, str]) -> Path:
         json.dumps(expand_placeholders(job.values, environ), ensure_ascii=False), encoding="utf-8"
     )
     return path
-
-
-_PLACEHOLDER = re.compile(
-    r"\$\{(?P<azure>\{\s*)?(?P<kind>inputs|outputs)\.(?P<name>[A-Za-z][\w-]*)(?(azure)\s*\})\}"
-)
-_OUTPUTS = {"model": "MODEL", "output": "OUTPUT", "checkpoints": "CHECKPOINT"}
 
 
 def expand_placeholders(value: Any, environ: Mapping[str, str]) -> Any:

@@ -26,6 +26,35 @@ CHAIN_FRAMES = 4
 MAX_CODE_CHARS = 200
 """Maximum characters of each in an event."""
 
+_RERAISED = re.compile(
+    # torch._utils.ExceptionWrapper.reraise, of a DataLoader's workers, DataParallel's threads and
+    # others
+    r"\s*Caught \w+ (?P<where>in .+?)\.\nOriginal Traceback"
+    # torch.multiprocessing.spawn: ProcessRaisedException
+    r"|\s*-- Process (?P<process>\d+) terminated with the following error:\nTraceback"
+)
+_REMOTE_TRACEBACKS = ("RemoteTraceback", "_RemoteTraceback")
+"""Classes of `__cause__` with a worker's traceback (multiprocessing.Pool, concurrent.futures)."""
+
+_BEGIN = "Traceback (most recent call last):\n"
+_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)')
+
+_MAX_STACK_LINES = 60
+"""Parse a frame of the Python stack that a crash printed."""
+
+_THROWN = re.compile(
+    r"terminate called after throwing an instance of '(?:\w+::)*(?P<exception>\w+)'"
+)
+_WHAT = re.compile(r"\s*what\(\):\s*(?P<what>.+)")
+_WATCHDOG = re.compile(r"(?P<reason>Watchdog caught collective operation timeout: .+)")
+_FATAL = re.compile(r"Fatal Python error: (?P<fatal>.+)")
+_STACK_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in ')
+_STACK_LINE = re.compile(r'  File "|  <|(Current t|T)hread |Extension modules:|$|  \.\.\.')
+
+FOLDERS = ("CLOUDTRAIN_CHECKPOINT_DIR", "CLOUDTRAIN_OUTPUT_DIR", "CLOUDTRAIN_MODEL_DIR")
+FULL_BYTES = 1 << 20
+"""Free space below which a disk counts as full; the failed writer may have freed some."""
+
 
 class Frame(NamedTuple):
     """One line of a stack; line 0 and empty strings if unknown."""
@@ -139,20 +168,6 @@ def _syntax_error_frame(error: BaseException) -> Frame:
     )
 
 
-_RERAISED = re.compile(
-    # torch._utils.ExceptionWrapper.reraise, of a DataLoader's workers, DataParallel's threads and
-    # others
-    r"\s*Caught \w+ (?P<where>in .+?)\.\nOriginal Traceback"
-    # torch.multiprocessing.spawn: ProcessRaisedException
-    r"|\s*-- Process (?P<process>\d+) terminated with the following error:\nTraceback"
-)
-_REMOTE_TRACEBACKS = ("RemoteTraceback", "_RemoteTraceback")
-"""Classes of `__cause__` with a worker's traceback (multiprocessing.Pool, concurrent.futures)."""
-
-_BEGIN = "Traceback (most recent call last):\n"
-_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)')
-
-
 def _find_original(error: BaseException) -> OriginalError | None:
     """Return the exception of another process or thread that this one reraises; else None."""
     arguments = [item for item in error.args if isinstance(item, str)]
@@ -201,19 +216,6 @@ def _parse_traceback(text: str, where: str) -> OriginalError | None:
         return OriginalError(exception, message.strip(), where, frames, begin + block)
 
     return None
-
-
-_MAX_STACK_LINES = 60
-"""Parse a frame of the Python stack that a crash printed."""
-
-_THROWN = re.compile(
-    r"terminate called after throwing an instance of '(?:\w+::)*(?P<exception>\w+)'"
-)
-_WHAT = re.compile(r"\s*what\(\):\s*(?P<what>.+)")
-_WATCHDOG = re.compile(r"(?P<reason>Watchdog caught collective operation timeout: .+)")
-_FATAL = re.compile(r"Fatal Python error: (?P<fatal>.+)")
-_STACK_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in ')
-_STACK_LINE = re.compile(r'  File "|  <|(Current t|T)hread |Extension modules:|$|  \.\.\.')
 
 
 class CrashOutput:
@@ -277,11 +279,6 @@ def at_line(error: Error, file: str, line: int, folder: Path) -> Error:
     """Return the error with its place in a program, and the text of that line."""
     code = linecache.getline(str(folder / file), line).strip()[:MAX_CODE_CHARS]
     return error.replace(file=display_path(file, folder), line=line, code=code)
-
-
-FOLDERS = ("CLOUDTRAIN_CHECKPOINT_DIR", "CLOUDTRAIN_OUTPUT_DIR", "CLOUDTRAIN_MODEL_DIR")
-FULL_BYTES = 1 << 20
-"""Free space below which a disk counts as full; the failed writer may have freed some."""
 
 
 def full_disk_hint(error: BaseException, environ: Mapping[str, str]) -> str:

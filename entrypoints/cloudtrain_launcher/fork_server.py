@@ -49,6 +49,15 @@ The server ignores them. torchrun's children start with the defaults, even below
 ignores them (nohup).
 """
 
+_TRAINER = (
+    "cloudtrain_trainer.arguments",
+    "cloudtrain_trainer.training.loop",
+    "cloudtrain_trainer.training.memory",
+)
+"""Modules that every rank of the shared trainer imports."""
+_DYNAMO = "torch._dynamo"
+"""Module that every optimizer imports, as slow to import as torch itself."""
+
 
 class ForkServerError(Exception):
     """The server has died or cannot fork, as the message says."""
@@ -267,16 +276,6 @@ def _ended(ranks: dict[int, int | None]) -> dict[int, int]:
                 ranks[pid] = os.waitstatus_to_exitcode(status)
 
     return {pid: code for pid, code in ranks.items() if code is not None}
-
-
-_TRAINER = (
-    "cloudtrain_trainer.arguments",
-    "cloudtrain_trainer.training.loop",
-    "cloudtrain_trainer.training.memory",
-)
-"""Modules that every rank of the shared trainer imports."""
-_DYNAMO = "torch._dynamo"
-"""Module that every optimizer imports, as slow to import as torch itself."""
 
 
 class ForkedRank:

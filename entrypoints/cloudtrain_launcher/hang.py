@@ -48,6 +48,9 @@ _OTHER_NODE_SHARE = 0.25
 The other node knows more.
 """
 
+MAX_SAMPLES = 16
+"""Maximum samples of each rank: its earlier work must not hide that it hangs now."""
+
 
 class HangWatch:
     """Samples silent ranks of one node, and ends them if they hang for `limits.hang`."""
@@ -151,10 +154,6 @@ class HangWatch:
             with suppress(OSError):
                 # Its processes may hang, too.
                 os.killpg(running[local_rank], signal.SIGKILL)
-
-
-MAX_SAMPLES = 16
-"""Maximum samples of each rank: its earlier work must not hide that it hangs now."""
 
 
 class RankSamples:

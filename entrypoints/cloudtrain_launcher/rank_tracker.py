@@ -29,6 +29,12 @@ from cloudtrain_wire.processes import process_state
 _ENDED = ("", "Z", "X")
 """States of a process that is gone or dead (proc(5))."""
 
+MAX_LINE_CHARS = 2000
+"""Maximum characters of a line to search."""
+
+POSITIONS = ("step", "epoch")
+"""Metrics that give the position of the other values."""
+
 
 class RankTracker:
     """State of one node's ranks, from their events and output lines.
@@ -192,13 +198,6 @@ class RankTracker:
 
         emit(Restarted(attempt=self.attempt, why=why))
         log(self._node, f"restart {self.attempt} of {self._job.restarts}: {why}")
-
-
-MAX_LINE_CHARS = 2000
-"""Maximum characters of a line to search."""
-
-POSITIONS = ("step", "epoch")
-"""Metrics that give the position of the other values."""
 
 
 class PrintedMetrics:

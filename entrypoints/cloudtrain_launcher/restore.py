@@ -16,7 +16,6 @@ MAX_LINK_BYTES = 4096
 TEMPORARY_SUFFIX = ".restoring"
 """Suffix of an unfinished file, which an interrupted run may have left."""
 
-
 LINK_MIN_BYTES = 16 << 20
 """Minimum size of a link to a mount's file: a node reads only its own shards."""
 

@@ -28,17 +28,15 @@ _STANDARD_FDS = (0, 1, 2)
 _BUFFERED_CLASSES = ("TextIOWrapper", "BufferedWriter", "BufferedRandom", "BufferedRWPair")
 """Classes of `_io` that buffer what is written."""
 
-
 _frozen_before = 0
+
+_destroyed_groups: list[Any] = []
 
 
 def ignore_frozen() -> None:
     """Remember the frozen objects (gc.freeze): they stay shared and untouched."""
     global _frozen_before
     _frozen_before = gc.get_freeze_count()
-
-
-_destroyed_groups: list[Any] = []
 
 
 def keep_destroyed_groups() -> None:

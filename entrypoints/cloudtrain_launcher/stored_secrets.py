@@ -34,6 +34,27 @@ PERMISSIONS = {
 
 FORMS = "secretsmanager:NAME, ssm:NAME or keyvault:VAULT/NAME"
 
+PUBLIC_DOMAIN = "vault.azure.net"
+"""Domain of the public cloud's vaults, and audience of its tokens."""
+
+ROLE = (
+    "the role Key Vault Secrets User on the vault"
+    " (Microsoft.KeyVault/vaults/secrets/getSecret/action)"
+)
+NO_IDENTITY = "set `azure: {identity: managed}` in job.yaml, and assign an identity to the compute"
+KEY_VAULT_FORMS = (
+    "keyvault:VAULT/NAME, keyvault:VAULT/NAME/VERSION or keyvault:https://HOST/secrets/NAME"
+)
+
+TIMEOUT_SECONDS = 20
+BACKOFF_SECONDS = (0.5, 1.5, 4.0)
+"""Delays before retries of temporary errors: too many requests, a server error, no answer."""
+
+MAX_RESPONSE_BYTES = 1 << 20
+
+_HEADER_VALUE = re.compile(r"[\x21-\x7e]+")
+"""Valid header values; http.client shows an invalid one in its error message."""
+
 
 def look_up(
     secrets: Mapping[str, str],
@@ -180,28 +201,6 @@ def region_of(name: str, environ: Mapping[str, str]) -> str | None:
 def _region_of_arn(text: str) -> str:
     parts = text.split(":")
     return parts[3] if parts[0] == "arn" and len(parts) > 5 else ""
-
-
-PUBLIC_DOMAIN = "vault.azure.net"
-"""Domain of the public cloud's vaults, and audience of its tokens."""
-
-ROLE = (
-    "the role Key Vault Secrets User on the vault"
-    " (Microsoft.KeyVault/vaults/secrets/getSecret/action)"
-)
-NO_IDENTITY = "set `azure: {identity: managed}` in job.yaml, and assign an identity to the compute"
-KEY_VAULT_FORMS = (
-    "keyvault:VAULT/NAME, keyvault:VAULT/NAME/VERSION or keyvault:https://HOST/secrets/NAME"
-)
-
-TIMEOUT_SECONDS = 20
-BACKOFF_SECONDS = (0.5, 1.5, 4.0)
-"""Delays before retries of temporary errors: too many requests, a server error, no answer."""
-
-MAX_RESPONSE_BYTES = 1 << 20
-
-_HEADER_VALUE = re.compile(r"[\x21-\x7e]+")
-"""Valid header values; http.client shows an invalid one in its error message."""
 
 
 class KeyVault:

@@ -32,7 +32,6 @@ JOIN_TIMEOUT_SECONDS = 900
 NOT_STARTED = 143
 """Exit code after a stop before torchrun's start, as of a process ended by SIGTERM."""
 
-
 _WORKER = str(Path(__file__).with_name("worker.py"))
 
 

@@ -34,6 +34,21 @@ RUNGS_FILE = "rungs.json"
 `at` is the report; `values` are by the trials' numbers; null: not a number.
 """
 
+READ_TIMEOUT_SECONDS = 10.0
+"""Time limit of a mount's answer, during which the job's output waits."""
+
+SCHEME = "s3://"
+
+FILE_NAME = ".cloudtrain-trial.json"
+
+PORT_OFFSET = 1
+"""Offset from the rendezvous port, which all nodes know."""
+
+CONNECT_SECONDS = 0.5
+"""Delay between a peer's connection attempts, and time limit of each."""
+
+MAX_BYTES = 64
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -172,12 +187,6 @@ def _values_by_report(text: str) -> dict[int, dict[int, float]]:
         ) from None
 
 
-READ_TIMEOUT_SECONDS = 10.0
-"""Time limit of a mount's answer, during which the job's output waits."""
-
-SCHEME = "s3://"
-
-
 def read_published(place: str, name: str) -> str | None:
     """Return the text of a file at `NodeContext.published`; None if it does not exist yet.
 
@@ -254,9 +263,6 @@ def _read_object(place: str, name: str) -> bytes | None:
     return data
 
 
-FILE_NAME = ".cloudtrain-trial.json"
-
-
 class TrialMemory:
     """File of one run among its checkpoints. `folder`: None if the platform never restarts jobs."""
 
@@ -285,15 +291,6 @@ class TrialMemory:
             draft.write_text(text, encoding="utf-8")
             # Whole at once: it may be uploaded at any moment.
             draft.replace(self._folder / FILE_NAME)
-
-
-PORT_OFFSET = 1
-"""Offset from the rendezvous port, which all nodes know."""
-
-CONNECT_SECONDS = 0.5
-"""Delay between a peer's connection attempts, and time limit of each."""
-
-MAX_BYTES = 64
 
 
 class Announcer:

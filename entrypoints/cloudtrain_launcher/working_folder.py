@@ -20,6 +20,8 @@ from cloudtrain_launcher.storage_sync import UNFINISHED_SUFFIXES
 MAX_SHOWN = 3
 """Maximum number of files and folders in a warning."""
 
+_TAKEN = "the program itself has written another file of that name into the output folder"
+
 
 class _File(NamedTuple):
     """A file or symbolic link below the working folder."""
@@ -187,9 +189,6 @@ class WorkingFolder:
 def _is_cache(name: str) -> bool:
     """Return whether a file or folder of this name can be dropped."""
     return name.startswith(".") or name == "__pycache__"
-
-
-_TAKEN = "the program itself has written another file of that name into the output folder"
 
 
 def _size(files: Sequence[_File]) -> int:

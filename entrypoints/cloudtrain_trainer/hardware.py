@@ -49,6 +49,19 @@ as high: Blackwell B200, H200, H100 (SXM, PCIe, NVL), A100, L40S, L4, V100 (SXM2
 figures for g5 instances.
 """
 
+COMPILE_BACKEND: str | Callable[..., Any] = "inductor"
+"""torch's default backend, which needs a compiler."""
+
+MESSAGE_SIZES = (8 << 20, 64 << 20, 256 << 20)
+"""Bytes of the messages; the fastest counts."""
+REPEATS = 4
+MAX_NETWORK_SECONDS = 5.0
+FAR_OFF = 0.4
+"""Share of the machine's bandwidth below which something is wrong.
+
+Well configured machines reach 0.7 to 0.95 of it.
+"""
+
 
 def resolve_precision(requested: str, device: torch.device) -> str:
     """Return the value of `--amp` with auto resolved.
@@ -102,10 +115,6 @@ def peak_memory(devices: Sequence[torch.device]) -> int:
 
     kibi = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kibi
-
-
-COMPILE_BACKEND: str | Callable[..., Any] = "inductor"
-"""torch's default backend, which needs a compiler."""
 
 
 def resolve_compile(
@@ -167,17 +176,6 @@ def run_eagerly() -> AbstractContextManager[None]:
     """Run compiled modules uncompiled inside this context."""
     stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
     return stance
-
-
-MESSAGE_SIZES = (8 << 20, 64 << 20, 256 << 20)
-"""Bytes of the messages; the fastest counts."""
-REPEATS = 4
-MAX_NETWORK_SECONDS = 5.0
-FAR_OFF = 0.4
-"""Share of the machine's bandwidth below which something is wrong.
-
-Well configured machines reach 0.7 to 0.95 of it.
-"""
 
 
 def check_network(ranks: Ranks) -> None:

@@ -14,6 +14,9 @@ from typing import TypeVar
 
 from cloudtrain_trainer.rules import PROGRAMS
 
+_N = TypeVar("_N", int, float)
+SECONDS_PER_UNIT = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
 
 @dataclass(frozen=True)
 class Options:
@@ -115,10 +118,6 @@ class Folders:
             output=Path(os.environ.get("CLOUDTRAIN_OUTPUT_DIR") or base / "output"),
             checkpoints=Path(os.environ.get("CLOUDTRAIN_CHECKPOINT_DIR") or base / "checkpoints"),
         )
-
-
-_N = TypeVar("_N", int, float)
-SECONDS_PER_UNIT = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 def still_built_in(text: str) -> str:

@@ -47,6 +47,11 @@ MAX_WHOLE_NUMBER = 2**63
 MAX_TIMESTAMP = 253_402_300_800
 """The end of the year 9999."""
 
+R = TypeVar("R", bound="Record")
+
+EVENT_TYPES: dict[str, type[Event]] = {}
+"""Event class by `type`."""
+
 
 class InvalidValue(Exception):
     """A JSON value is not a record of its class."""
@@ -155,9 +160,6 @@ def field_type(annotation: Any) -> FieldType:
         return FieldType(annotation.read_or_none, f"[{name}](#{name})")
 
     return _BUILTIN_TYPES[annotation]
-
-
-R = TypeVar("R", bound="Record")
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -295,10 +297,6 @@ class Record:
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
-
-
-EVENT_TYPES: dict[str, type[Event]] = {}
-"""Event class by `type`."""
 
 
 class Event(Record):

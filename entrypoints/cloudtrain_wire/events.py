@@ -41,6 +41,9 @@ from cloudtrain_wire.event_record import Record as Record
 
 MAX_TYPE_CHARS = 64
 
+RESTART_ELSEWHERE = "requested by another node"
+"""Reason of a restart that another node caused."""
+
 
 class NodeStarted(Event, type="node_started", writer=LAUNCHER, requires="time node"):
     """A node's launcher has started."""
@@ -74,10 +77,6 @@ class NodeEnded(Event, type="node_ended", writer=LAUNCHER, requires="node"):
     """When the stop was requested; 0: never."""
     stopped_by: str = ""
     """The cause of the stop, if the launcher cannot know: `the Docker engine was stopped`."""
-
-
-RESTART_ELSEWHERE = "requested by another node"
-"""Reason of a restart that another node caused."""
 
 
 class Restarted(Event, type="restarted", writer=LAUNCHER, requires="node"):

@@ -15,6 +15,13 @@ from cloudtrain_wire.host_memory import read_ascii
 
 _PR_SET_CHILD_SUBREAPER = 36
 
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+KILL_SECONDS = 2.0
+"""Maximum wait for the end of killed processes, which the kernel may delay."""
+
 
 def adopt_orphans() -> None:
     """Make descendants whose parent ends children of this process (prctl(2)); Linux only.
@@ -23,14 +30,6 @@ def adopt_orphans() -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-KILL_SECONDS = 2.0
-"""Maximum wait for the end of killed processes, which the kernel may delay."""
 
 
 class ProcessUse(NamedTuple):

@@ -37,11 +37,14 @@ MAX_VALUES_BYTES = MAX_LINE_BYTES - 600
 MAX_NAME_BYTES = MAX_VALUES_BYTES - 40
 """Maximum length of a value's name in JSON."""
 
-
 _last_seq = 0
 _seq_lock = threading.Lock()
 _output_fd = 1
 _key = ""
+
+_Batch = TypeVar("_Batch")
+_PHASES = {"evaluating": "evaluation", "saving": "saving"}
+"""Activities whose time is reported separately."""
 
 
 def emit(kind: str, /, **fields: Any) -> None:
@@ -199,11 +202,6 @@ def timed(batches: Iterable[_Batch], ddp: Any = None) -> Iterator[_Batch]:
         _timer.enter("other")
         if _timer.steps and time.perf_counter() - _timer.reported >= 0.5:
             emit("step_times", **_timer.take())
-
-
-_Batch = TypeVar("_Batch")
-_PHASES = {"evaluating": "evaluation", "saving": "saving"}
-"""Activities whose time is reported separately."""
 
 
 def _run_delay() -> float | None:

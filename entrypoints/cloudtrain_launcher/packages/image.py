@@ -26,7 +26,6 @@ _OF_TORCH = re.compile(r"nvidia-|cuda-|triton$|pytorch-triton")
 _FOR_CUDA = re.compile(r"nvidia-[\w-]+-cu\d\d$")
 """Name of a CUDA library, as `pip freeze` lists it for another torch."""
 
-
 _LAYOUT = "4"
 """Version of the layout; a new one retires the environments of earlier versions."""
 

@@ -34,6 +34,62 @@ _ELSEWHERE = (
 )
 """Settings of pip that change what is installed, or the target folder."""
 
+Show = Callable[[str], None]
+"""Called with each line that an installer prints."""
+
+_OWN_FILE = re.compile(r" ?(\(from )?-r /[^()]* \(line \d+\)\)?")
+"""Place of a requirement in our own file, which the user does not know."""
+
+_UNTELLING = re.compile(
+    r"\s*$|Looking in |Requirement already satisfied|INFO: |\[notice\]|To fix this you"
+    r" could|\d\. |"
+    r"ERROR: ResolutionImpossible|\s*(Attempting uninstall|Found existing|Not uninstalling|Can't"
+    r" uninstall)"
+)
+
+_NAMED = (
+    r"No matching distribution found for ([A-Za-z0-9._-]+)",
+    r"Cannot install (?:-r \S+ \(line \d+\) and )?([A-Za-z0-9._-]+)",
+    r"[Ff]ailed (?:to build|building wheel for) ([A-Za-z0-9._-]+)",
+    r"(?:^|\n)\s+([A-Za-z0-9._-]+)[=<>][^\n]* from \S+[^\n]*:\n\s+Expected sha",
+)  # fmt: skip
+
+_HINTS = (
+    (
+        r"No space left|Disk quota",
+        "the disk is full: free some space, or ask for more with resources.disk",
+    ),
+    (
+        r"\b(401|403)\b|Unauthorized|Forbidden",
+        "the package index rejected the login: pass it in secrets, as PIP_INDEX_URL or ${NAME} in requirements.txt",
+    ),
+    (
+        r"name resolution|NewConnectionError|[Cc]onnection (to|refused|timed|reset|error)|timed out|"
+        r"Network is unreachable|[Tt]emporary failure",
+        "this node cannot reach a package index: set a reachable one (env: {PIP_INDEX_URL: …}), or send wheels with "
+        "the source (--no-index and --find-links in requirements.txt)",
+    ),
+    (
+        r"HASHES|[Hh]ash mismatch|--require-hashes",
+        "the file on the index differs from the locked one: lock again, or find out why",
+    ),
+    (
+        r"conflicting dependencies|[Cc]onflict|depends on torch|torch==",
+        "the image's torch stays: request versions compatible with it, use another image, or allow the change with "
+        "dependencies: {replace_torch: true}",
+    ),
+    (
+        r"[Ff]ailed (to build|building)|metadata-generation-failed|build_wheel|"
+        r"(gcc|g\+\+|cc|cmake|ninja)\b.*(not found|No such file)",
+        "there is no wheel of it for this machine, and it cannot be built here: ask for a version that has one, or "
+        "build it into an image (image: {build: Dockerfile})",
+    ),
+    (
+        r"No matching distribution",
+        "is the name right, is there such a version, and a wheel for this Python and system?",
+    ),
+)  # fmt: skip
+
 
 class InstallationError(RuntimeError):
     """The packages of a job cannot be installed; `hint` names a solution."""
@@ -50,10 +106,6 @@ class Files(NamedTuple):
     constraints: Path
     hashed: bool
     """True if every requirement has hashes."""
-
-
-Show = Callable[[str], None]
-"""Called with each line that an installer prints."""
 
 
 def pip_environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -106,28 +158,9 @@ def install(python: Path, files: Files, environ: Mapping[str, str], show: Show) 
         raise InstallationError(f"pip exited with code {process.returncode}:\n{last}")
 
 
-_OWN_FILE = re.compile(r" ?(\(from )?-r /[^()]* \(line \d+\)\)?")
-"""Place of a requirement in our own file, which the user does not know."""
-
-_UNTELLING = re.compile(
-    r"\s*$|Looking in |Requirement already satisfied|INFO: |\[notice\]|To fix this you"
-    r" could|\d\. |"
-    r"ERROR: ResolutionImpossible|\s*(Attempting uninstall|Found existing|Not uninstalling|Can't"
-    r" uninstall)"
-)
-
-
 def is_telling(line: str) -> bool:
     """Return whether an output line is informative; notes about unchanged packages are not."""
     return not _UNTELLING.match(line)
-
-
-_NAMED = (
-    r"No matching distribution found for ([A-Za-z0-9._-]+)",
-    r"Cannot install (?:-r \S+ \(line \d+\) and )?([A-Za-z0-9._-]+)",
-    r"[Ff]ailed (?:to build|building wheel for) ([A-Za-z0-9._-]+)",
-    r"(?:^|\n)\s+([A-Za-z0-9._-]+)[=<>][^\n]* from \S+[^\n]*:\n\s+Expected sha",
-)  # fmt: skip
 
 
 def blamed(output: str, lines: Sequence[Requirement]) -> Requirement | None:
@@ -145,43 +178,6 @@ def blamed(output: str, lines: Sequence[Requirement]) -> Requirement | None:
         (line for line in lines if line.name and re.search(rf"\b{re.escape(line.name)}\b", text)),
         None,
     )
-
-
-_HINTS = (
-    (
-        r"No space left|Disk quota",
-        "the disk is full: free some space, or ask for more with resources.disk",
-    ),
-    (
-        r"\b(401|403)\b|Unauthorized|Forbidden",
-        "the package index rejected the login: pass it in secrets, as PIP_INDEX_URL or ${NAME} in requirements.txt",
-    ),
-    (
-        r"name resolution|NewConnectionError|[Cc]onnection (to|refused|timed|reset|error)|timed out|"
-        r"Network is unreachable|[Tt]emporary failure",
-        "this node cannot reach a package index: set a reachable one (env: {PIP_INDEX_URL: …}), or send wheels with "
-        "the source (--no-index and --find-links in requirements.txt)",
-    ),
-    (
-        r"HASHES|[Hh]ash mismatch|--require-hashes",
-        "the file on the index differs from the locked one: lock again, or find out why",
-    ),
-    (
-        r"conflicting dependencies|[Cc]onflict|depends on torch|torch==",
-        "the image's torch stays: request versions compatible with it, use another image, or allow the change with "
-        "dependencies: {replace_torch: true}",
-    ),
-    (
-        r"[Ff]ailed (to build|building)|metadata-generation-failed|build_wheel|"
-        r"(gcc|g\+\+|cc|cmake|ninja)\b.*(not found|No such file)",
-        "there is no wheel of it for this machine, and it cannot be built here: ask for a version that has one, or "
-        "build it into an image (image: {build: Dockerfile})",
-    ),
-    (
-        r"No matching distribution",
-        "is the name right, is there such a version, and a wheel for this Python and system?",
-    ),
-)  # fmt: skip
 
 
 def hint_for_output(output: str) -> str:

@@ -27,6 +27,11 @@ READ = (2, 3)
 NODE_LOCAL = ".own"
 """Marks a folder that only its own node needs: the launcher does not copy it to others."""
 
+STAGED: tuple[str, ...] = ("cuda",)
+"""Device types whose tensors pass through buffers in a thread."""
+BUFFER_BYTES = 64 << 20
+"""Size of each of the two buffers."""
+
 
 def run_id_of(folder: Path) -> str:
     """Return the id of the run that saved a checkpoint; empty if it cannot be read."""
@@ -222,12 +227,6 @@ def _with_own_memory(state: dict[str, Tensor]) -> dict[str, Tensor]:
         addresses.add(state[name].untyped_storage().data_ptr())
 
     return state
-
-
-STAGED: tuple[str, ...] = ("cuda",)
-"""Device types whose tensors pass through buffers in a thread."""
-BUFFER_BYTES = 64 << 20
-"""Size of each of the two buffers."""
 
 
 class HostCopies:
