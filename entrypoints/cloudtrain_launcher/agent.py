@@ -255,14 +255,22 @@ def _run(run: Any, argv: list[str], server: ForkServer | None, shutdown_output: 
 def _parse(run: Any, argv: list[str]) -> Any:
     """Parse torchrun's arguments with its own parser; skip options unknown to an older torch."""
     # PET_* set defaults for a torchrun inside the program; here all options are arguments.
-    defaults = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PET_")}
+    defaults = {}
+    for name in list(os.environ):
+        if name.startswith("PET_"):
+            defaults[name] = os.environ.pop(name)
+
     parser = run.get_args_parser()
     os.environ.update(defaults)
     options = parser._option_string_actions
+    known = []
 
-    return parser.parse_args(
-        [arg for arg in argv if not arg.startswith("--") or arg.partition("=")[0] in options]
-    )
+    for arg in argv:
+        name = arg.partition("=")[0]
+        if not arg.startswith("--") or name in options:
+            known.append(arg)
+
+    return parser.parse_args(known)
 
 
 def start_checkpoint_sync(argv: list[str]) -> CheckpointSync | None:
@@ -276,8 +284,7 @@ def start_checkpoint_sync(argv: list[str]) -> CheckpointSync | None:
     scratch = os.environ.get(STREAM_DIR)
 
     if folder and scratch and hasattr(LocalElasticAgent, "_start_workers"):
-        addresses = (arg.partition("=")[2] for arg in argv if arg.startswith("--local-addr="))
-        address = next(addresses, "") or socket.gethostname()
+        address = _local_address(argv) or socket.gethostname()
         journal = Path(scratch, JOURNAL_NAME)
         checkpoint_sync = CheckpointSync(
             Path(folder), address, journal, lambda text: print(text, flush=True)
@@ -286,6 +293,16 @@ def start_checkpoint_sync(argv: list[str]) -> CheckpointSync | None:
         return checkpoint_sync
 
     return None
+
+
+def _local_address(argv: list[str]) -> str:
+    """Return the first value of --local-addr; empty without it."""
+    for arg in argv:
+        option, _, value = arg.partition("=")
+        if option == "--local-addr":
+            return value
+
+    return ""
 
 
 if __name__ == "__main__":

@@ -163,7 +163,9 @@ class CheckpointSync:
                 reports[peer].address, reports[peer].token, files, self._folder, self._record
             )
 
-        sizes = [entry.size for files in downloads.values() for entry in files.values()]
+        sizes: list[int] = []
+        for files in downloads.values():
+            sizes += [entry.size for entry in files.values()]
 
         if sizes:
             self._log(
@@ -214,9 +216,9 @@ class DeletionSync:
 
         self._detect()
         self._detect()
-        self.deleted = {
-            path: when for path, when in self.deleted.items() if not (self._folder / path).exists()
-        }
+        for path in list(self.deleted):
+            if (self._folder / path).exists():
+                del self.deleted[path]
 
     def _work(self, store: Any, node: int, stopped: threading.Event) -> None:
         with suppress(RuntimeError):  # the first node and its store have ended
@@ -235,7 +237,9 @@ class DeletionSync:
         ):
             self._n_received += 1
             peer, folders = json.loads(store.get(f"gone/{self._n_received}"))
-            for path, when in folders.items() if peer != node else ():
+            if peer == node:
+                continue
+            for path, when in folders.items():
                 self._repeat(path, when)
 
     def _detect(self) -> dict[str, int]:
@@ -245,12 +249,13 @@ class DeletionSync:
         latest = _finished_folders(self._folder)
         self._polls = [last, latest]
         gone = sorted(before.keys() - last.keys() - latest.keys())
-        deleted = {
-            path: time_now
-            for path in gone
-            if before[path] not in latest.values()  # else renamed
-            and str(Path(path).parent) not in gone
-        }
+        deleted = {}
+
+        for path in gone:
+            is_renamed = before[path] in latest.values()
+            if not is_renamed and str(Path(path).parent) not in gone:
+                deleted[path] = time_now
+
         self.deleted.update(deleted)
 
         return deleted
@@ -258,7 +263,10 @@ class DeletionSync:
     def _repeat(self, path: str, when: int) -> None:
         """Delete a folder that a peer deleted at that time, unless it has changed since."""
         folder = self._folder / path
-        files = [Path(top, name) for top, _, names in os.walk(folder) for name in names]
+        files: list[Path] = []
+        for top, _, names in os.walk(folder):
+            files += [Path(top, name) for name in names]
+
         changes = [file.lstat().st_ctime_ns for file in files if os.path.lexists(file)]
         last_seen = when - 2 * POLL_SECONDS * 1e9
         if folder.is_symlink() or max(changes, default=0) > last_seen:
@@ -267,10 +275,10 @@ class DeletionSync:
             self._record(str(file.relative_to(self._folder)), None)
 
         shutil.rmtree(folder, ignore_errors=True)
-        self._polls = [
-            {name: inode for name, inode in poll.items() if not f"{name}/".startswith(f"{path}/")}
-            for poll in self._polls
-        ]
+        for poll in self._polls:
+            for name in list(poll):
+                if f"{name}/".startswith(f"{path}/"):
+                    del poll[name]
 
 
 def _finished_folders(top: Path) -> dict[str, int]:
@@ -290,32 +298,34 @@ def _finished_folders(top: Path) -> dict[str, int]:
 
 def deleted_paths(reports: Sequence[NodeReport]) -> set[str]:
     """Return paths that any node has deleted, unless a node has written the file again."""
-    changed = {path for report in reports for path in report.changed}
-    deleted = {path for report in reports for path in report.deleted} - changed
+    changed = set[str]().union(*(report.changed for report in reports))
+    deleted = set[str]().union(*(report.deleted for report in reports)) - changed
 
-    for path in {path for report in reports for path in report.files}:
+    for path in _all_paths(reports):
         parents = set(map(str, Path(path).parents))  # the folder also includes other nodes' files
-        times = [
-            report.deletion_times[parent]
-            for report in reports
-            for parent in parents & report.deletion_times.keys()
-        ]
-        if times and all(
-            report.files[path].modified < max(times) for report in reports if path in report.files
-        ):
+        times: list[int] = []
+        for report in reports:
+            times += [report.deletion_times[p] for p in parents & report.deletion_times.keys()]
+
+        written = [report.files[path].modified for report in reports if path in report.files]
+        if times and max(written) < max(times):
             deleted.add(path)
 
     return deleted
+
+
+def _all_paths(reports: Sequence[NodeReport]) -> set[str]:
+    """Return the files that any node has."""
+    return set[str]().union(*(report.files for report in reports))
 
 
 def files_to_fetch(reports: Sequence[NodeReport], node: int) -> dict[int, dict[str, Entry]]:
     """Return peer -> files to fetch from it: files missing or older on this node."""
     local_files = reports[node].files
     deleted = deleted_paths(reports)
-    paths = {path for report in reports for path in report.files}
-    local_only = tuple(
-        f"{Path(path).parent}{os.sep}" for path in paths if Path(path).name == LOCAL_ONLY_MARKER
-    )
+    paths = _all_paths(reports)
+    markers = [Path(path) for path in paths if Path(path).name == LOCAL_ONLY_MARKER]
+    local_only = tuple(f"{marker.parent}{os.sep}" for marker in markers)
     downloads: dict[int, dict[str, Entry]] = {}
 
     for path in sorted(paths - deleted):

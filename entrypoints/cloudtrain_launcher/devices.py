@@ -25,10 +25,11 @@ def visible_gpus() -> int:
 
 def has_accelerator() -> bool:
     """Return whether the machine has a GPU or accelerator: NVIDIA, AMD, Neuron, Gaudi or TPU."""
+    if visible_gpus() > 0:
+        return True
+
     devices = ("kfd", "neuron*", "accel*")
-    return visible_gpus() > 0 or any(
-        path for pattern in devices for path in Path("/dev").glob(pattern)
-    )
+    return any(any(Path("/dev").glob(pattern)) for pattern in devices)
 
 
 def has_efa() -> bool:
@@ -38,8 +39,7 @@ def has_efa() -> bool:
 
 def efa_library_dirs(root: str = "/opt/amazon") -> tuple[str, ...]:
     """Return the folders of NCCL's EFA plug-in and its libfabric, from AWS's installer; or ()."""
-    folders = [
-        *Path(root, "ofi-nccl").rglob("libnccl-net*.so"),
-        *Path(root, "efa").rglob("libfabric.so*"),
-    ]
-    return tuple(dict.fromkeys(str(path.parent) for path in sorted(folders, reverse=True)))
+    files = list(Path(root, "ofi-nccl").rglob("libnccl-net*.so"))
+    files += Path(root, "efa").rglob("libfabric.so*")
+    folders = [str(file.parent) for file in sorted(files, reverse=True)]
+    return tuple(dict.fromkeys(folders))

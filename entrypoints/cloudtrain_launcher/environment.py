@@ -36,9 +36,16 @@ TENSORBOARD_DIR = "CLOUDTRAIN_TENSORBOARD_DIR"
 LIBRARY_PATH = "LD_LIBRARY_PATH"
 
 _RANK_VARIABLES = {
-    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),
-    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
-    *("MASTER_ADDR", "MASTER_PORT"),
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
 }
 _LAUNCHER_VARIABLES = (JOB, PUBLISHED, RESUME_DIR)
 """Variables for the launcher only: the ranks read the job document from a file."""
@@ -128,9 +135,11 @@ def command_variables(job: Job, context: NodeContext) -> dict[str, str]:
         variables[HOSTS] = ",".join(host for host, _ in context.hosts)
 
     if context.hosts and job.tf_config:
-        workers = [
-            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in context.hosts
-        ]
+        workers = []
+        for host, port in context.hosts:
+            name = f"[{host}]" if ":" in host else host
+            workers.append(f"{name}:{port}")
+
         task = {"type": "worker", "index": context.node_rank}
         variables["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
 
@@ -148,13 +157,13 @@ def _is_dropped(name: str) -> bool:
 
 def _library_defaults(job: Job, context: NodeContext) -> dict[str, str]:
     """Return variables for libraries; the user's values take precedence."""
-    interface = {
-        name: context.interface
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-        if context.interface
-    }
-    threads = str(max(1, available_cores() // job.processes))
-    defaults = {**interface, **context.variables, "OMP_NUM_THREADS": threads}
+    defaults = {}
+    if context.interface:
+        defaults["GLOO_SOCKET_IFNAME"] = context.interface
+        defaults["NCCL_SOCKET_IFNAME"] = context.interface
+
+    defaults |= context.variables
+    defaults["OMP_NUM_THREADS"] = str(max(1, available_cores() // job.processes))
     if job.nodes * job.processes > 1 and not job.gpus and not has_accelerator():
         # Without it Accelerate and Hugging Face's Trainer train one model per process.
         defaults["ACCELERATE_USE_CPU"] = "true"
@@ -163,7 +172,7 @@ def _library_defaults(job: Job, context: NodeContext) -> dict[str, str]:
 
 
 def _append(search_path: str | None, *folders: str) -> str:
-    return os.pathsep.join(folder for folder in (search_path, *folders) if folder)
+    return os.pathsep.join(filter(None, (search_path, *folders)))
 
 
 def write_args_file(job: Job, folder: Path, environ: Mapping[str, str]) -> Path:
@@ -260,13 +269,14 @@ class JobFolders(NamedTuple):
 
 def job_folders(environ: Mapping[str, str]) -> JobFolders:
     """Read the job's folders from our own variables. Raise RuntimeError if one is unset."""
+    inputs = {}
+    for name, path in environ.items():
+        if name.startswith(INPUT_PREFIX):
+            inputs[name.removeprefix(INPUT_PREFIX)] = path
+
     return JobFolders(
         output_dir=require_text(environ, "CLOUDTRAIN_OUTPUT_DIR"),
         model_dir=require_text(environ, "CLOUDTRAIN_MODEL_DIR"),
         checkpoint_dir=require_text(environ, "CLOUDTRAIN_CHECKPOINT_DIR"),
-        inputs={
-            name[len(INPUT_PREFIX) :]: path
-            for name, path in environ.items()
-            if name.startswith(INPUT_PREFIX)
-        },
+        inputs=inputs,
     )

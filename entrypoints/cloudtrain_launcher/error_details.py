@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cloudtrain_wire.causes import is_consequence
 from cloudtrain_wire.events import Error
@@ -40,7 +40,7 @@ _BEGIN = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)')
 
 _MAX_STACK_LINES = 60
-"""Parse a frame of the Python stack that a crash printed."""
+"""Maximum lines of the Python stack that a crash printed."""
 
 _THROWN = re.compile(
     r"terminate called after throwing an instance of '(?:\w+::)*(?P<exception>\w+)'"
@@ -87,10 +87,10 @@ def describe(
     """
     original = _find_original(error)
     if original is None:
-        stack = [
-            Frame(item.filename, item.lineno or 0, item.line or "")
-            for item in traceback.extract_tb(frames)
-        ]
+        stack = []
+        for item in traceback.extract_tb(frames):
+            stack.append(Frame(item.filename, item.lineno or 0, item.line or ""))
+
         name = type(error).__name__
         message = safe_str(error)
         text = "".join(traceback.format_exception(type(error), error, frames))
@@ -101,7 +101,9 @@ def describe(
         stack = original.frames
         name = original.exception
         text = original.text
-        message = original.message + (f" ({original.where})" if original.where else "")
+        message = original.message
+        if original.where:
+            message += f" ({original.where})"
 
     syntax = _syntax_error_frame(error)
     user_frames = [frame for frame in stack if is_user_code(frame.file, folder, payload)]
@@ -157,7 +159,9 @@ def _syntax_error_frame(error: BaseException) -> Frame:
     if not isinstance(error, SyntaxError):
         return Frame("", 0, "")
 
-    file, line, code = (getattr(error, name, None) for name in ("filename", "lineno", "text"))
+    file: Any = error.filename  # a program may raise one with any values
+    line: Any = error.lineno
+    code: Any = error.text
     if not isinstance(file, (str, bytes)):
         return Frame("", 0, "")
 
@@ -196,10 +200,10 @@ def _parse_traceback(text: str, where: str) -> OriginalError | None:
         return None
 
     lines = block.splitlines()
-    end = next(
-        (number for number, line in enumerate(lines) if line and not line.startswith(" ")),
-        len(lines),
-    )
+    end = 0
+    while end < len(lines) and (not lines[end] or lines[end].startswith(" ")):
+        end += 1
+
     frames = []
 
     for number, line in enumerate(lines[:end]):
@@ -235,9 +239,10 @@ class CrashOutput:
             return
 
         self._in_stack = False
-        thrown, terminate_reason, watchdog, fatal = (
-            pattern.search(line) for pattern in (_THROWN, _WHAT, _WATCHDOG, _FATAL)
-        )
+        thrown = _THROWN.search(line)
+        terminate_reason = _WHAT.search(line)
+        watchdog = _WATCHDOG.search(line)
+        fatal = _FATAL.search(line)
 
         if thrown:
             self._exception = thrown["exception"]
@@ -260,19 +265,15 @@ class CrashOutput:
 
         `folder` and `payload`: as for `describe`.
         """
-        frames = [
-            (frame["file"], int(frame["line"]))
-            for frame in map(_STACK_FRAME.match, self._stack)
-            if frame
-        ]
+        frames = list(filter(None, map(_STACK_FRAME.match, self._stack)))
         if not frames:
             return error
 
         # Most recent call first, and the crashed thread first.
-        file, line = next(
-            (frame for frame in frames if is_user_code(frame[0], folder, payload)), frames[0]
-        )
-        return at_line(error.replace(stack=self.stack), file, line, folder)
+        user_frames = [frame for frame in frames if is_user_code(frame["file"], folder, payload)]
+        at = (user_frames or frames)[0]
+
+        return at_line(error.replace(stack=self.stack), at["file"], int(at["line"]), folder)
 
 
 def at_line(error: Error, file: str, line: int, folder: Path) -> Error:

@@ -153,15 +153,17 @@ def _shadowed_module(program_dir: Path) -> str:
 
     `__main__.py` does not count: in a rank, the program is the module of that name.
     """
-    for path in sorted(program_dir.iterdir()) if program_dir.is_dir() else ():
-        is_module = path.suffix in (".py", ".so", ".pyc") or (path / "__init__.py").exists()
-        is_module = is_module and path.stem != "__main__"
-        loaded = sys.modules.get(path.name.partition(".")[0]) if is_module else None
-        file = getattr(loaded, "__file__", None)
+    if not program_dir.is_dir():
+        return ""
 
-        if loaded is not None and not (
-            file and Path(file).resolve().parent in (program_dir.resolve(), path.resolve())
-        ):
+    for path in sorted(program_dir.iterdir()):
+        is_module = path.suffix in (".py", ".so", ".pyc") or (path / "__init__.py").exists()
+        loaded = sys.modules.get(path.name.partition(".")[0])
+        if not is_module or path.stem == "__main__" or loaded is None:
+            continue
+
+        file = getattr(loaded, "__file__", None)
+        if not file or Path(file).resolve().parent not in (program_dir.resolve(), path.resolve()):
             return path.name
 
     return ""

@@ -85,9 +85,11 @@ class ForkServer:
 
     def start(self, environ: Mapping[str, str]) -> ForkedProcess:
         """Fork a rank with these variables. Raise ForkServerError if that fails."""
-        changed = {
-            name: value for name, value in environ.items() if self._environ.get(name) != value
-        }
+        changed = {}
+        for name, value in environ.items():
+            if self._environ.get(name) != value:
+                changed[name] = value
+
         removed = [name for name in self._environ if name not in environ]
         return ForkedProcess(self, int(self._ask(changed=changed, removed=removed)["pid"]))
 
@@ -304,10 +306,13 @@ def fork_server(job: Job) -> ForkServer | None:
     programs["module"] = folder / f"{job.target.replace('.', os.sep)}.py"
     program = programs.get(job.kind)  # None: the shared trainer, which needs no new processes
     source = read_source(program, folder)
-    program_dirs = [
-        program.parent if program and job.kind != "module" else folder,
-        *([] if program else [PAYLOAD_DIR]),
-    ]
+    if program is None:
+        program_dirs = [folder, PAYLOAD_DIR]
+    elif job.kind == "module":
+        program_dirs = [folder]
+    else:
+        program_dirs = [program.parent]
+
     reason = reason_in_source(source, folder) or reason_in_process(program_dirs)
     if reason:
         _log(reason)
@@ -315,7 +320,8 @@ def fork_server(job: Job) -> ForkServer | None:
 
     modules: list[str] = []
     if program is None:
-        modules += [*_TRAINER, _DYNAMO]
+        modules += _TRAINER
+        modules.append(_DYNAMO)
     elif uses_dynamo(source):
         modules.append(_DYNAMO)
 
@@ -333,15 +339,13 @@ def start_as_forks(start: Callable[..., Any], server: ForkServer) -> Callable[..
     def fork_or_start(**options: Any) -> Any:
         nonlocal usable
         is_program = options["entrypoint"] == sys.executable
-        if (
-            usable
-            and is_program
-            and not any(options.get(name) for name in ("stdout", "stderr", "numa_options"))
-        ):
+        is_plain = not (
+            options.get("stdout") or options.get("stderr") or options.get("numa_options")
+        )
+        if usable and is_program and is_plain:
+            environ = os.environ | options["env"]
             try:
-                return ForkedRank(
-                    server.start({**os.environ, **options["env"]}), options["local_rank_id"]
-                )
+                return ForkedRank(server.start(environ), options["local_rank_id"])
             except ForkServerError as error:
                 usable = False
                 _log(str(error))

@@ -94,7 +94,10 @@ class HangWatch:
 
         is_new = silent_seconds < 2 * NAMED_AFTER_SECONDS
         interval = self._limit / SAMPLES
-        self._next_sample = time_now + (min(interval, SAMPLE_SECONDS) if is_new else interval)
+        if is_new:
+            interval = min(interval, SAMPLE_SECONDS)
+
+        self._next_sample = time_now + interval
         self._samples.take(self._ranks.running())
         if silent_seconds > min(self._limit / 2, NAMED_AFTER_SECONDS):
             self._judge(silent_seconds)
@@ -106,36 +109,40 @@ class HangWatch:
             return
 
         folder = Path.cwd()
-        ranks = [
-            activity(self._ranks.rank_of(local_rank), samples[local_rank], folder)
-            for local_rank in sorted(samples)
-        ]
+        ranks = []
+        for local_rank in sorted(samples):
+            rank = self._ranks.rank_of(local_rank)
+            ranks.append(activity(rank, samples[local_rank], folder))
+
         ranks += [RankActivity(rank, "ended") for rank in self._ranks.ended()]
         result = verdict(ranks, self._job.nodes)
         if result is None:
             return
 
-        rank, waiting = result
-        message = describe(rank, waiting, silent_seconds, self._job.processes)
-        if rank in waiting:
+        blamed, waiting = result
+        message = describe(blamed, waiting, silent_seconds, self._job.processes)
+        if blamed in waiting:
             limit = self._limit * (1 + _OTHER_NODE_SHARE)
         else:
             limit = self._limit
 
         if silent_seconds >= limit:
-            for line in (line for rank in ranks for line in stack_lines(rank)):
-                self._log(line)
+            for one in ranks:
+                for line in stack_lines(one):
+                    self._log(line)
 
             self._end(
-                to_error(rank, message, time.time(), folder).replace(consequence=rank in waiting)
+                to_error(blamed, message, time.time(), folder).replace(
+                    consequence=blamed in waiting
+                )
             )
         elif not self._has_warned:
             self._has_warned = True
             self._log(
-                f"rank {rank.rank} {message}; after {duration(limit)} the job ends (limits.hang)"
+                f"rank {blamed.rank} {message}; after {duration(limit)} the job ends (limits.hang)"
             )
             began = time.time() - silent_seconds
-            emit(Activity(activity=describe_wait(rank, waiting), time=began))
+            emit(Activity(activity=describe_wait(blamed, waiting), time=began))
 
     def _take_back(self) -> None:
         if self._has_warned:
@@ -170,11 +177,8 @@ class RankSamples:
     def take(self, processes: Mapping[int, int]) -> None:
         """Take one sample of each, and drop other ranks. `processes`: local rank -> pid."""
         tree = ProcessTree()
-        self._samples = {
-            local_rank: self._samples[local_rank]
-            for local_rank in processes
-            if local_rank in self._samples
-        }
+        for local_rank in self._samples.keys() - processes.keys():
+            del self._samples[local_rank]
 
         for local_rank, pid in processes.items():
             samples = self._samples.setdefault(local_rank, [])

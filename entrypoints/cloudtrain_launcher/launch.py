@@ -282,9 +282,11 @@ class Launcher:
         results = Kept()
         program = _program(self.job)
         if self.job.keep:
-            results = self.working_folder.keep(
-                Path(self.context.output_dir, *([f"node-{node}"] if node else []))
-            )
+            target = Path(self.context.output_dir)
+            if node:
+                target /= f"node-{node}"
+
+            results = self.working_folder.keep(target)
             if results.files:
                 if results.files == 1:
                     files = "1 file"

@@ -98,11 +98,12 @@ class RankTracker:
 
     def running(self) -> dict[int, int]:
         """Return local rank -> process id of started ranks whose process runs."""
-        return {
-            local: pid
-            for local, pid in self._pids.items()
-            if self._ranks[local] not in self.finished and process_state(pid) not in _ENDED
-        }
+        running = {}
+        for local, pid in self._pids.items():
+            if self._ranks[local] not in self.finished and process_state(pid) not in _ENDED:
+                running[local] = pid
+
+        return running
 
     def ended(self) -> list[int]:
         """Return the started ranks whose process has ended."""
@@ -127,9 +128,8 @@ class RankTracker:
 
             if failed.exitcode == 0:
                 # os._exit(0) does not report the end of the rank, which precedes these errors
-                self.finished.setdefault(
-                    rank, min([failed.time, *(error.time for error in errors)])
-                )
+                first_error = min((error.time for error in errors), default=failed.time)
+                self.finished.setdefault(rank, min(failed.time, first_error))
             elif not stopping and not any(error.rank == rank for error in errors):
                 self.add_error(self._error_of(failed, rank))
 
@@ -224,9 +224,10 @@ class PrintedMetrics:
 
         for name, expression in self._expressions.items():
             match = expression.search(line, 0, MAX_LINE_CHARS)
-            value = _number(match[1] if match else None)
-            if value is not None:
-                values[name] = value
+            if match:
+                value = _number(match[1])
+                if value is not None:
+                    values[name] = value
 
         for name in POSITIONS:
             if name in values:

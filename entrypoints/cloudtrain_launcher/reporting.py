@@ -75,15 +75,13 @@ class SecretMasker:
 
     def partial_match_length(self, text: bytes) -> int:
         """Return the length of the text's end that may begin a secret value; 0 if none."""
-        return max(
-            (
-                length
-                for value in self._values
-                for length in range(1, min(len(value), len(text) + 1))
-                if text.endswith(value[:length])
-            ),
-            default=0,
-        )
+        longest = 0
+        for value in self._values:
+            for length in range(longest + 1, min(len(value), len(text) + 1)):
+                if text.endswith(value[:length]):
+                    longest = length
+
+        return longest
 
 
 masker = SecretMasker()

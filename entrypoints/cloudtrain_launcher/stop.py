@@ -103,9 +103,10 @@ class StopRequest:
 
     def recheck(self) -> bool:
         """Read the files again, which peers may have seen earlier; return whether to stop."""
-        for file in (self._file, self._peers) if not self.reason else ():
-            if file and not file.content:
-                file.check()
+        if not self.reason:
+            for file in (self._file, self._peers):
+                if file and not file.content:
+                    file.check()
 
         return self.is_requested()
 

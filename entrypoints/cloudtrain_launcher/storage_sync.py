@@ -83,10 +83,10 @@ class StorageSync:
     ) -> None:
         linked_dirs = linked_dirs or {}
         self._linked = {Path(local) for local in linked_dirs}
-        self._pairs = [
-            (Path(local), Path(storage))
-            for local, storage in {**synced_dirs, **linked_dirs}.items()
-        ]
+        self._pairs: list[tuple[Path, Path]] = []
+        for local, storage in {**synced_dirs, **linked_dirs}.items():
+            self._pairs.append((Path(local), Path(storage)))
+
         self._log = log
         self._journal = journal
         self._journal_bytes_read = 0
@@ -203,7 +203,7 @@ class StorageSync:
         else:
             due = deleted & self._deleted
 
-        for path in [path for path in due if path in self._synced]:
+        for path in due & self._synced.keys():
             del self._synced[path]
             self._copies.pop(path, None)
             for local, storage in self._pairs:
@@ -232,9 +232,11 @@ class StorageSync:
 
     def _is_storage_link(self, path: Path) -> bool:
         """Return whether a path is a link into storage: see `restore`."""
-        return path.is_symlink() and any(
-            storage in path.readlink().parents for _, storage in self._pairs
-        )
+        if not path.is_symlink():
+            return False
+
+        parents = path.readlink().parents
+        return any(storage in parents for _, storage in self._pairs)
 
     def _read_journal(self) -> None:
         """Read the journal: each node copies its own files to storage, and deletes them there."""

@@ -128,7 +128,11 @@ def _json_field(label: str, value: str, key: str) -> str:
     if key not in document:
         raise RuntimeError(f"{label} has no field {key!r}")
 
-    return document[key] if isinstance(document[key], str) else json.dumps(document[key])
+    field = document[key]
+    if isinstance(field, str):
+        return field
+
+    return json.dumps(field)
 
 
 def get_aws_secret(label: str, store: str, name: str, environ: Mapping[str, str]) -> str:
@@ -146,7 +150,9 @@ def get_aws_secret(label: str, store: str, name: str, environ: Mapping[str, str]
         ) from None
 
     region = region_of(name, environ)
-    label += f" in {region}" if region else ""
+    if region:
+        label += f" in {region}"
+
     try:
         client = aws_client(store, region, connect_seconds=10, read_seconds=20, attempts=5)
         if store == "ssm":
@@ -227,9 +233,9 @@ class KeyVault:
     def _token(self, label: str, resource: str) -> str:
         """Return a token of the job's identity: the user's if available, else the compute's."""
         environ = self._environ
-        on_behalf, managed, secret = (
-            environ.get(n, "") for n in ("OBO_ENDPOINT", "MSI_ENDPOINT", "MSI_SECRET")
-        )
+        on_behalf = environ.get("OBO_ENDPOINT", "")
+        managed = environ.get("MSI_ENDPOINT", "")
+        secret = environ.get("MSI_SECRET", "")
         headers: dict[str, str] = {}
         query = {"resource": resource}
         if not on_behalf:
@@ -243,15 +249,18 @@ class KeyVault:
 
         url = on_behalf or managed
         # The endpoint is on the node itself: bypass any proxy.
-        status, answer = _get(
-            f"{url}{'&' if '?' in url else '?'}{urlencode(query)}", headers, proxy=False
-        )
+        mark = "&" if "?" in url else "?"
+        status, answer = _get(f"{url}{mark}{urlencode(query)}", headers, proxy=False)
         token = answer.get("access_token") or answer.get("token")
         if status == 200 and isinstance(token, str) and _HEADER_VALUE.fullmatch(token):
             return token
 
         who = "the user" if on_behalf else "the compute's identity"
-        why = _unreachable(answer) if status == 0 else f"answered {status}{_code(answer)}"
+        if status == 0:
+            why = _unreachable(answer)
+        else:
+            why = f"answered {status}{_code(answer)}"
+
         raise RuntimeError(
             f"{label}: no token for {who}: the node's own endpoint {why}; {NO_IDENTITY}"
         )
@@ -369,10 +378,12 @@ def _request_once(
             )
             return 0, {"why": why}, False
 
-        why = (reason.strerror or "") if isinstance(reason, OSError) else ""
-        if not why:
-            timed_out = isinstance(reason, socket.timeout)
-            why = f"no answer within {TIMEOUT_SECONDS} s" if timed_out else type(reason).__name__
+        if isinstance(reason, OSError) and reason.strerror:
+            why = reason.strerror
+        elif isinstance(reason, socket.timeout):
+            why = f"no answer within {TIMEOUT_SECONDS} s"
+        else:
+            why = type(reason).__name__
 
         return 0, {"why": why}, isinstance(error, (OSError, http.client.HTTPException))
 

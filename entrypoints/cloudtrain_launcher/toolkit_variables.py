@@ -88,8 +88,7 @@ def toolkit_variables(
         "job_name": context.job_name,
         "master_hostname": hosts[0],
     }
-    variables = {
-        **node,
+    variables = node | {
         "hps": hps,
         "framework_params": framework,
         "channels": sorted(channels),
@@ -99,10 +98,14 @@ def toolkit_variables(
         "master_port": context.master_port,
         "host_count": len(hosts),
         "current_host_rank": context.node_rank,
-        **{f"channel_{name}": folder for name, folder in folders.items()},
-        **{f"hp_{name}": value for name, value in hps.items()},
-        **{f"hp_{name.replace('-', '_')}": value for name, value in hps.items()},  # ModelTrainer
     }
+    for name, folder in folders.items():
+        variables[f"channel_{name}"] = folder
+    for name, value in hps.items():
+        variables[f"hp_{name}"] = value
+    for name, value in hps.items():
+        variables[f"hp_{name.replace('-', '_')}"] = value  # as ModelTrainer names it
+
     return {f"SM_{name.upper()}": _text(value) for name, value in variables.items()}
 
 

@@ -72,9 +72,8 @@ class Trial:
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Trial:
         """Return the trial in a job document; ignore fields of a newer version."""
-        return Trial(
-            **{item.name: document[item.name] for item in fields(Trial) if item.name in document}
-        )
+        known = {item.name for item in fields(Trial)}
+        return Trial(**{name: value for name, value in document.items() if name in known})
 
 
 class TrialWatch:
@@ -152,9 +151,10 @@ class TrialWatch:
             self._warn(str(error))
             return []
 
-        return [
-            value for number, value in rungs.get(count, {}).items() if number != self._trial.trial
-        ]
+        values = dict(rungs.get(count, {}))
+        values.pop(self._trial.trial, None)
+
+        return list(values.values())
 
     def _warn(self, why: str) -> None:
         if not self._has_warned:
@@ -175,12 +175,15 @@ def _values_by_report(text: str) -> dict[int, dict[int, float]]:
                 f"{RUNGS_FILE} is of version {document['version']!r}, this launcher knows version 1"
             )
 
-        return {
-            int(rung["at"]): {
-                int(n): math.nan if v is None else float(v) for n, v in rung["values"].items()
-            }
-            for rung in document["rungs"]
-        }
+        rungs = {}
+        for rung in document["rungs"]:
+            values = {}
+            for number, value in rung["values"].items():
+                values[int(number)] = math.nan if value is None else float(value)
+
+            rungs[int(rung["at"])] = values
+
+        return rungs
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise RuntimeError(
             f"{RUNGS_FILE} is not what it should be: {type(error).__name__}: {error}"

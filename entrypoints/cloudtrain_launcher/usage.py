@@ -63,29 +63,31 @@ class UsageSampler:
         memory = machine_memory()
 
         if memory is not None:
-            values["memory_gb"], values["memory_total_gb"] = (
-                round(size / 1e9, 3) for size in memory
-            )
+            used, total = memory
+            values["memory_gb"] = round(used / 1e9, 3)
+            values["memory_total_gb"] = round(total / 1e9, 3)
 
         ranks = dict(self._pids)
         uses = use_by_root(ranks.values())
-        present = {rank: uses[pid] for rank, pid in ranks.items() if pid in uses}
+        gigabytes = {}
+        percents = {}
+        latest = {}
 
-        if present:
-            values["rank_memory_gb"] = {
-                str(rank): round(use.memory_bytes / 1e9, 3) for rank, use in present.items()
-            }
+        for rank, pid in ranks.items():
+            if pid in uses:
+                gigabytes[str(rank)] = round(uses[pid].memory_bytes / 1e9, 3)
+                percent = self._cpu_percent(pid, uses[pid], time_now)
+                if percent is not None:
+                    percents[str(rank)] = percent
+                latest[pid] = (time_now, uses[pid])
 
-        percents = {
-            str(rank): self._cpu_percent(ranks[rank], use, time_now)
-            for rank, use in present.items()
-        }
-        measured = {rank: percent for rank, percent in percents.items() if percent is not None}
-        if measured:
-            values["rank_cpu_percent"] = measured
-            values["cpu_percent"] = round(sum(measured.values()), 1)
+        if gigabytes:
+            values["rank_memory_gb"] = gigabytes
+        if percents:
+            values["rank_cpu_percent"] = percents
+            values["cpu_percent"] = round(sum(percents.values()), 1)
 
-        self._last = {ranks[rank]: (time_now, use) for rank, use in present.items()}
+        self._last = latest
         if self._gpus is not None:
             values.update(self._gpus.read())
 
@@ -156,14 +158,13 @@ class Gpus:
         """Return the GPUs by CUDA's number in a process of the job."""
         nvml = self._nvml
         if visible is None:
-            return {
-                number: nvml.nvmlDeviceGetHandleByIndex(number)
-                for number in range(nvml.nvmlDeviceGetCount())
-            }
+            count = nvml.nvmlDeviceGetCount()
+            return {number: nvml.nvmlDeviceGetHandleByIndex(number) for number in range(count)}
 
         handles = {}
+        names = [name.strip() for name in visible.split(",")]
 
-        for number, name in enumerate(part.strip() for part in visible.split(",") if part.strip()):
+        for number, name in enumerate(filter(None, names)):
             with suppress(Exception):  # a part of a GPU (MIG) lacks such a handle
                 by_index = name.isdecimal()
                 if by_index:

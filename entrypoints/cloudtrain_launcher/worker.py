@@ -323,9 +323,8 @@ def _finalize(watchdog: shutdown.Watchdog) -> None:
     watchdog.reset()
     shutdown.clear_modules(_program_modules())
     watchdog.reset()
-    shutdown.close(
-        {id(file): file for file in (*files, *shutdown.open_files())}.values(), watchdog.reset
-    )
+    by_id = {id(file): file for file in files + shutdown.open_files()}
+    shutdown.close(by_id.values(), watchdog.reset)
 
 
 def _program_modules() -> list[str]:

@@ -71,11 +71,10 @@ class WorkingFolder:
         """
         result = Kept()
         matches = [file for file in self._files() if self._is_meant(file.path)]
-        result.unmatched = [
-            pattern.text
-            for pattern in self._patterns
-            if not any(pattern.covers(file.path) for file in matches)
-        ]
+        for pattern in self._patterns:
+            if not any(pattern.covers(file.path) for file in matches):
+                result.unmatched.append(pattern.text)
+
         to_keep = [file for file in matches if file.path.split("/")[0] not in self._uploaded]
 
         # A link needs its file, which may be moved.
@@ -108,10 +107,13 @@ class WorkingFolder:
 
         largest = sorted(groups, key=lambda name: -_size(groups[name]))
         shown = [f"{name} ({_describe(groups[name])})" for name in largest[:MAX_SHOWN]]
-        if more_files := [file for name in largest[MAX_SHOWN:] for file in groups[name]]:
+        more_files: list[_File] = []
+        for name in largest[MAX_SHOWN:]:
+            more_files += groups[name]
+        if more_files:
             shown.append(f"more ({_describe(more_files)})")
 
-        patterns = [*(pattern.text for pattern in self._patterns), *largest[:MAX_SHOWN]]
+        patterns = [pattern.text for pattern in self._patterns] + largest[:MAX_SHOWN]
 
         return (
             f"{program} left {', '.join(shown)} in its working folder, which is not kept:"
@@ -144,7 +146,8 @@ class WorkingFolder:
                     is_ours = path == PAYLOAD_DIR.name or (
                         not self._patterns and _is_cache(entry.name)
                     )
-                    todo += [] if is_ours else [f"{path}/"]
+                    if not is_ours:
+                        todo.append(f"{path}/")
                     continue
 
                 try:

@@ -72,11 +72,11 @@ def first_cause(
     if cause is None or not cause.consequence:
         return cause
 
-    early = [
-        (when, rank, node)
-        for rank, (node, when) in finished.items()
-        if when <= cause.time and rank != cause.rank
-    ]
+    early = []
+    for rank, (node, when) in finished.items():
+        if when <= cause.time and rank != cause.rank:
+            early.append((when, rank, node))
+
     if not early or cause.exception == "SIGTERM":
         return cause
 

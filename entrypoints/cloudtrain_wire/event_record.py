@@ -103,8 +103,11 @@ def _measures(value: Any) -> dict[str, float] | None:
     if not isinstance(value, dict):
         return None
 
-    checked = {name: _measure(item) for name, item in value.items()}
-    numbers = {name: number for name, number in checked.items() if number is not None}
+    numbers = {}
+    for name, item in value.items():
+        number = _measure(item)
+        if number is not None:
+            numbers[name] = number
 
     return numbers if numbers or not value else None
 
@@ -196,11 +199,12 @@ class Record:
         """Return the type of each field, computed on first use."""
         if cls._types is None:
             hints = get_type_hints(cls, include_extras=True)
-            cls._types = {
-                name: field_type(hint)
-                for name, hint in hints.items()
-                if get_origin(hint) is not ClassVar
-            }
+            types = {}
+            for name, hint in hints.items():
+                if get_origin(hint) is not ClassVar:
+                    types[name] = field_type(hint)
+
+            cls._types = types
             without_default = {name for name in cls._types if not hasattr(cls, name)}
             cls._required = cls.REQUIRED | without_default
 
@@ -260,12 +264,16 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that were set, as a JSON object."""
-        values = {name: value for name, value in vars(self).items() if name[0] != "_"}
-        for name, value in values.items():
+        values = {}
+        for name, value in vars(self).items():
             if isinstance(value, Record):
                 values[name] = value.to_json()
+            elif name[0] != "_":
+                values[name] = value
 
-        return {**values, **self._extra}
+        values.update(self._extra)
+
+        return values
 
     def replace(self: R, **changes: Any) -> R:
         """Return a copy with other values. Raise TypeError for an unknown field."""
@@ -278,16 +286,20 @@ class Record:
     def without(self: R, *names: str) -> R:
         """Return a copy without these fields."""
         copy = type(self).__new__(type(self))
-        vars(copy).update({name: value for name, value in vars(self).items() if name not in names})
+        vars(copy).update(vars(self))
+        for name in names:
+            vars(copy).pop(name, None)
+
         return copy
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
 
-        return all(
-            getattr(self, name) == getattr(other, name) for name in (*self.field_types(), "_extra")
-        )
+        if self._extra != other._extra:
+            return False
+
+        return all(getattr(self, name) == getattr(other, name) for name in self.field_types())
 
     __hash__ = None  # type: ignore[assignment]  # fields may be dicts
 

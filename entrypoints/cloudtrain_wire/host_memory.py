@@ -18,19 +18,28 @@ def _container_memory() -> tuple[int, int] | None:
     if not (limit or "").strip().isdecimal() or not used:
         return None
 
-    statistics = (line.split() for line in (read_ascii(f"{folder}/memory.stat") or "").splitlines())
-    cached = next((int(words[1]) for words in statistics if words[:1] == ["inactive_file"]), 0)
-
+    cached = _count(read_ascii(f"{folder}/memory.stat") or "", "inactive_file")
     return max(0, int(used) - cached), int(limit or 0)
 
 
 def _system_memory() -> tuple[int, int] | None:
-    lines = (line.split() for line in (read_ascii("/proc/meminfo") or "").splitlines())
-    sizes = {words[0]: int(words[1]) * 1024 for words in lines if len(words) > 1}
-    if "MemTotal:" not in sizes or "MemAvailable:" not in sizes:
+    text = read_ascii("/proc/meminfo") or ""
+    total = 1024 * _count(text, "MemTotal:")
+    available = _count(text, "MemAvailable:", -1)
+    if not total or available < 0:
         return None
 
-    return sizes["MemTotal:"] - sizes["MemAvailable:"], sizes["MemTotal:"]
+    return total - 1024 * available, total
+
+
+def _count(text: str, name: str, default: int = 0) -> int:
+    """Return the number after a name at the start of a line; else the default."""
+    for line in text.splitlines():
+        words = line.split()
+        if words[:1] == [name]:
+            return int(words[1])
+
+    return default
 
 
 class OutOfMemoryKills:
@@ -67,8 +76,7 @@ def _out_of_memory_kills() -> int:
     Requires Linux 4.13.
     """
     text = read_ascii("/sys/fs/cgroup/memory.events") or read_ascii("/proc/vmstat") or ""
-    lines = (line.split() for line in text.splitlines())
-    return next((int(words[1]) for words in lines if words[:1] == ["oom_kill"]), 0)
+    return _count(text, "oom_kill")
 
 
 def read_ascii(path: str) -> str | None:

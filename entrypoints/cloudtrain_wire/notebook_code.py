@@ -42,7 +42,8 @@ def plain_code(source: str) -> tuple[str, list[str]]:
 
     if number is not None:  # the mistake is elsewhere, as after a quotation mark in such a line
         numbers = [index for index, line in enumerate(lines) if _is_for_ipython(line)]
-        left_out += [line for index in numbers for line in _leave_out(lines, index)]
+        for index in numbers:
+            left_out += _leave_out(lines, index)
 
     return "\n".join(lines) + "\n", left_out
 

@@ -42,11 +42,12 @@ class ProcessIdentity:
     @staticmethod
     def from_json(value: Any) -> ProcessIdentity | None:
         """Parse an identity written by `to_json`; None for other values."""
-        texts = ("host", "boot", "pid_namespace", "start")
-        if not isinstance(value, Mapping) or not all(
-            isinstance(value.get(key), str) for key in texts
-        ):
+        if not isinstance(value, Mapping):
             return None
+
+        for key in ("host", "boot", "pid_namespace", "start"):
+            if not isinstance(value.get(key), str):
+                return None
 
         pid = value.get("pid")
         if not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 2**31:

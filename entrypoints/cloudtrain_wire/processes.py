@@ -67,10 +67,13 @@ class ProcessTree:
         if root not in self._uses:
             return None
 
-        uses = [self._uses[pid] for pid in (root, *self.descendants(root))]
-        return ProcessUse(
-            sum(use.cpu_seconds for use in uses), sum(use.memory_bytes for use in uses)
-        )
+        cpu_seconds, memory_bytes = self._uses[root]
+        for pid in self.descendants(root):
+            use = self._uses[pid]
+            cpu_seconds += use.cpu_seconds
+            memory_bytes += use.memory_bytes
+
+        return ProcessUse(cpu_seconds, memory_bytes)
 
     def descendants(self, root: int) -> list[int]:
         """Return the descendants of a process."""
@@ -110,8 +113,13 @@ def kill_descendants() -> None:
 def use_by_root(roots: Iterable[int]) -> dict[int, ProcessUse]:
     """Return the usage of each process and its descendants, without ended ones."""
     tree = ProcessTree()
-    uses = {root: tree.use(root) for root in roots}
-    return {root: use for root, use in uses.items() if use is not None}
+    uses = {}
+    for root in roots:
+        use = tree.use(root)
+        if use is not None:
+            uses[root] = use
+
+    return uses
 
 
 def process_moves(pid: int) -> ProcessMoves | None:

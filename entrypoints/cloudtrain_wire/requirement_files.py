@@ -67,7 +67,8 @@ class Requirement:
     @property
     def has_password(self) -> bool:
         """Return whether an address contains a password, rather than a `${NAME}` placeholder."""
-        return any("$" not in login for login in _PASSWORD.findall(self.text) if login != "git")
+        logins = _PASSWORD.findall(self.text)
+        return any(login != "git" and "$" not in login for login in logins)
 
     @property
     def is_local(self) -> bool:
@@ -111,9 +112,8 @@ class Requested:
     @property
     def is_hashed(self) -> bool:
         """Return whether all requirements have hashes: only those are installed, with a check."""
-        return bool(self.to_install) and all(
-            _HASH.search(requirement.text) for requirement in self.to_install
-        )
+        texts = [requirement.text for requirement in self.to_install]
+        return bool(texts) and all(map(_HASH.search, texts))
 
     @property
     def is_local(self) -> bool:
@@ -123,13 +123,13 @@ class Requested:
     @property
     def passwords(self) -> tuple[str, ...]:
         """Return user names and passwords in addresses."""
-        texts = [*self.options, *(requirement.text for requirement in self.requirements)]
-        return tuple(
-            part
-            for text in texts
-            for login in _PASSWORD.findall(text)
-            for part in (login, *login.split(":"))
-        )
+        parts: list[str] = []
+        for text in self.options + tuple(requirement.text for requirement in self.requirements):
+            for login in _PASSWORD.findall(text):
+                parts.append(login)
+                parts += login.split(":")
+
+        return tuple(parts)
 
 
 def hide_passwords(text: str) -> str:
@@ -317,15 +317,13 @@ def _absolute(line: str, folder: Path, file: str) -> str:
 
     links = _FIND_LINKS.match(line)
 
-    if (
+    if links and "://" not in links["path"]:
         # like pip: beside the file, or below the working folder
-        links and "://" not in links["path"]
-    ):
         target = folder / Path(file).parent / links["path"]
-        return (
-            "--find-links"
-            f" {(target if target.is_dir() else folder / links['path']).resolve().as_uri()}"
-        )
+        if not target.is_dir():
+            target = folder / links["path"]
+
+        return f"--find-links {target.resolve().as_uri()}"
 
     if not _is_path(line):
         return line

@@ -21,7 +21,10 @@ def rungs_of(grace: int, eta: int, last: int | None) -> list[int]:
     `last`: the number of reports of a whole trial, None if unknown.
     """
     rungs = [grace * eta**power for power in range(MAX_RUNGS)]
-    return [rung for rung in rungs if last is None or rung < last]
+    if last is None:
+        return rungs
+
+    return [rung for rung in rungs if rung < last]
 
 
 def is_better(first: float, second: float, goal: str) -> bool:
@@ -31,7 +34,12 @@ def is_better(first: float, second: float, goal: str) -> bool:
     """
     if math.isnan(first):
         return False
-    return math.isnan(second) or (first > second if goal == "maximize" else first < second)
+    if math.isnan(second):
+        return True
+    if goal == "maximize":
+        return first > second
+
+    return first < second
 
 
 def goes_on(metric: float, peers: Iterable[float], eta: int, goal: str) -> bool:
@@ -65,9 +73,11 @@ def promotable(
     numbers = [trial for trial in values if not math.isnan(values[trial])]
     ranked = sorted(numbers, key=lambda trial: (sign * values[trial], trial))
 
-    return next(
-        (trial for trial in ranked[: len(values) // eta] if trial not in promoted_trials), None
-    )
+    for trial in ranked[: len(values) // eta]:
+        if trial not in promoted_trials:
+            return trial
+
+    return None
 
 
 class MetricReports:

@@ -25,8 +25,13 @@ def plain_name(setting: str) -> str:
 
 def texts_of(document: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, str]:
     """Return the service's texts by setting, from texts by `plain_name`."""
-    names = {setting: plain_name(setting) for setting in document["tuned"]}
-    return {setting: named[name] for setting, name in names.items() if name in named}
+    texts = {}
+    for setting in document["tuned"]:
+        name = plain_name(setting)
+        if name in named:
+            texts[setting] = named[name]
+
+    return texts
 
 
 def text_of(value: Any) -> str:
@@ -79,9 +84,14 @@ def with_values(document: Mapping[str, Any], texts: Mapping[str, str]) -> dict[s
         else:
             argv[at : at + 1] = words
 
-    placed = {rules[name]["key"]: value for name, value in values.items()}
-    remaining = {key: value for key, value in document.items() if key != "tuned"}
-    return {**remaining, "argv": argv, "values": {**document["values"], **placed}}
+    typed = dict(document["values"])
+    for name, value in values.items():
+        typed[rules[name]["key"]] = value
+
+    result = {**document, "argv": argv, "values": typed}
+    del result["tuned"]
+
+    return result
 
 
 def _value(name: str, rule: Rule, texts: Mapping[str, str]) -> Any:

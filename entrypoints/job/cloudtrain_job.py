@@ -152,11 +152,8 @@ def log_schedule(
     """
     samples = {"evaluation_samples": evaluation_samples, "step_samples": step_samples}
     if int(os.environ.get("RANK", "0")) == 0:
-        emit(
-            "schedule",
-            evaluations=evaluations,
-            **{name: n for name, n in samples.items() if n is not None},
-        )
+        known = {name: n for name, n in samples.items() if n is not None}
+        emit("schedule", evaluations=evaluations, **known)
 
 
 @contextmanager
@@ -305,9 +302,12 @@ class StepTimer:
             "steps": self.steps,
             "step": self._total + self.steps,
             "wall": round(self._since - self.reported, 6),
-            **({"warm_up": True} if self._total < 2 else {}),
-            **{name: round(value, 6) for name, value in self.split().items()},
         }
+        if self._total < 2:
+            fields["warm_up"] = True
+        for name, value in self.split().items():
+            fields[name] = round(value, 6)
+
         delayed = self._delayed
         self._delayed = self._run_delay()
         if delayed is not None and self._delayed is not None:

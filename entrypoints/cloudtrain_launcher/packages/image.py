@@ -32,11 +32,12 @@ _LAYOUT = "4"
 
 def site_folders() -> list[str]:
     """Return the folders of this Python's installed packages, in the order of its path."""
-    return [
-        path
-        for path in sys.path
-        if Path(path).name in ("site-packages", "dist-packages") and Path(path).is_dir()
-    ]
+    folders = []
+    for path in sys.path:
+        if Path(path).name in ("site-packages", "dist-packages") and Path(path).is_dir():
+            folders.append(path)
+
+    return folders
 
 
 def held_packages() -> dict[str, str]:
@@ -47,14 +48,20 @@ def held_packages() -> dict[str, str]:
 
     from importlib import metadata  # slow to import
 
-    needed = [
-        normalised(re.split(r"[^A-Za-z0-9._-]", text)[0])
-        for text in metadata.requires("torch") or ()
-    ]
-    names = [name for name in needed if _OF_TORCH.match(name)] + list(BUILT_FOR_TORCH)
-    versions = {name: _version(name) for name in names}
+    names = []
+    for text in metadata.requires("torch") or ():
+        name = normalised(re.split(r"[^A-Za-z0-9._-]", text)[0])
+        if _OF_TORCH.match(name):
+            names.append(name)
 
-    return {"torch": version, **{name: text for name, text in versions.items() if text}}
+    names += BUILT_FOR_TORCH
+    held = {"torch": version}
+    for name in names:
+        version = _version(name)
+        if version:
+            held[name] = version
+
+    return held
 
 
 def _version(name: str) -> str:
@@ -111,9 +118,11 @@ def environment_digest(lines: Iterable[str], folder: Path) -> str:
     ]
     below += [str(sysconfig.get_config_var("SOABI")), str(sys.base_prefix)]
     for site in site_folders():
-        below += [site, *sorted(entry.name for entry in Path(site).glob("*-info"))]
+        below.append(site)
+        below += sorted(entry.name for entry in Path(site).glob("*-info"))
 
-    text = "\n".join([*below, "--", *lines])
+    below.append("--")
+    text = "\n".join([*below, *lines])
 
     return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
@@ -138,7 +147,8 @@ def uses_files_of(source: Path, requested: Requested, environ: Mapping[str, str]
 
     for word in re.split(r"[\s=]+", " ".join(texts)):
         scheme, _, rest = word.partition("://")
-        path = (source / (unquote(rest) if scheme == "file" else word)).resolve()
+        name = unquote(rest) if scheme == "file" else word
+        path = (source / name).resolve()
         if word and path.is_relative_to(source) and os.path.exists(path):  # noqa: PTH110  (no error)
             return True
 

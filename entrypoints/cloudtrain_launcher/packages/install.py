@@ -75,7 +75,7 @@ class Installation:
     def run(self) -> dict[str, Any]:
         """Return the result document. Raise InstallationError or OSError."""
         result: dict[str, Any] = {"environment": "", "warnings": self.warnings}
-        if not any(not line.constraint for line in self.lines):
+        if all(line.constraint for line in self.lines):
             return result
 
         environment = self.environment()
@@ -113,12 +113,11 @@ class Installation:
         if kept and not is_own:
             folder = Path(kept)
 
-        lines = [
-            *self.requested.options,
-            *(f"{line.constraint} {line.text}" for line in self.lines),
-            *(f"{name}=={version}" for name, version in self.held.items()),
-            image.index_settings(os.environ),
-        ]
+        lines = list(self.requested.options)
+        lines += [f"{line.constraint} {line.text}" for line in self.lines]
+        lines += self._held_lines()
+        lines.append(image.index_settings(os.environ))
+
         return folder / image.environment_digest(lines, folder)
 
     def _make(self, environment: Path) -> dict[str, str]:
@@ -129,11 +128,10 @@ class Installation:
         try:
             layered.create(environment, image.site_folders())
             self._install(environment)
-            distributions = metadata.distributions(path=[str(layered.site_of(environment))])
-            installed = {
-                distribution.metadata["Name"]: distribution.version
-                for distribution in distributions
-            }
+            installed = {}
+            for distribution in metadata.distributions(path=[str(layered.site_of(environment))]):
+                installed[distribution.metadata["Name"]] = distribution.version
+
             layered.complete(environment, installed)
         except BaseException:
             layered.remove(environment)
@@ -154,16 +152,25 @@ class Installation:
     def _write_files(self, folder: Path) -> Files:
         """Write the installer's own requirement files."""
         hashed = replace(self.requested, requirements=tuple(self.lines)).is_hashed
-        requirements = [line.text for line in self.lines if not line.constraint]
-        held = [f"{name}=={version}" for name, version in self.held.items()]
-        restricting = [line.text for line in self.lines if line.constraint] + held
+        requirements = list(self.requested.options)
+        restricting = []
+
+        for line in self.lines:
+            if line.constraint:
+                restricting.append(line.text)
+            else:
+                requirements.append(line.text)
+
+        restricting += self._held_lines()
         files = Files(folder / "requirements.txt", folder / "constraints.txt", hashed)
-        files.requirements.write_text(
-            "\n".join([*self.requested.options, *requirements]) + "\n", encoding="utf-8"
-        )
+        files.requirements.write_text("\n".join(requirements) + "\n", encoding="utf-8")
         files.constraints.write_text("\n".join(restricting) + "\n", encoding="utf-8")
 
         return files
+
+    def _held_lines(self) -> list[str]:
+        """Return the packages that stay, as lines of a requirements file."""
+        return [f"{name}=={version}" for name, version in self.held.items()]
 
     def _explained(self, error: InstallationError) -> InstallationError:
         """Add the failing requirement and a hint to an error."""

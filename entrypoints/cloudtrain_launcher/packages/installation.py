@@ -86,10 +86,7 @@ class Installation:
 
     def summary(self) -> str:
         """Describe the installed packages in one line."""
-        names = [
-            f"{name} {version}"
-            for name, version in sorted(self.installed.items(), key=lambda item: item[0].lower())
-        ]
+        names = [f"{name} {self.installed[name]}" for name in sorted(self.installed, key=str.lower)]
         more = ""
         if len(names) > SHOWN:
             more = f" and {len(names) - SHOWN} more"
@@ -121,9 +118,8 @@ def activate(environment: Path, environ: MutableMapping[str, str]) -> None:
     Change `environ` and `sys.executable`, which starts torchrun.
     """
     programs = str(environment / "bin")
-    environ[PATH] = os.pathsep.join(
-        part for part in (programs, environ.get(PATH, os.defpath)) if part
-    )
+    inherited = environ.get(PATH, os.defpath)
+    environ[PATH] = f"{programs}{os.pathsep}{inherited}" if inherited else programs
     environ[VIRTUAL_ENV] = str(environment)
     environ.pop("PYTHONHOME", None)
     sys.executable = f"{programs}/python3"

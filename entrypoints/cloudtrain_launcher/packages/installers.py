@@ -110,19 +110,18 @@ class Files(NamedTuple):
 
 def pip_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """Return pip's variables."""
-    inherited = {
-        name: value
-        for name, value in environ.items()
-        if name not in {f"PIP_{suffix}" for suffix in _ELSEWHERE}
-    }
+    variables = dict(environ)
+    for suffix in _ELSEWHERE:
+        variables.pop(f"PIP_{suffix}", None)
 
-    quiet = {
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "PIP_NO_INPUT": "1",
-        "PIP_PROGRESS_BAR": "off",
-        "PIP_NO_COLOR": "1",
-    }
-    return {**inherited, **quiet, "PIP_USER": "0", "PIP_ROOT_USER_ACTION": "ignore"}
+    variables["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    variables["PIP_NO_INPUT"] = "1"
+    variables["PIP_PROGRESS_BAR"] = "off"
+    variables["PIP_NO_COLOR"] = "1"
+    variables["PIP_USER"] = "0"
+    variables["PIP_ROOT_USER_ACTION"] = "ignore"
+
+    return variables
 
 
 def install(python: Path, files: Files, environ: Mapping[str, str], show: Show) -> None:
@@ -134,9 +133,15 @@ def install(python: Path, files: Files, environ: Mapping[str, str], show: Show) 
             raise InstallationError("this image has no pip", "use an image with pip")
 
     # With hashes the file is complete: install no package that it does not name.
-    how = ["--require-hashes", "--no-deps"] if files.hashed else ["-c", str(files.constraints)]
+    command = [*run_pip, "install"]
+    if files.hashed:
+        command += ["--require-hashes", "--no-deps"]
+    else:
+        command += ["-c", str(files.constraints)]
+
+    command += ["-r", str(files.requirements)]
     process = subprocess.Popen(
-        [*run_pip, "install", *how, "-r", str(files.requirements)],
+        command,
         env=pip_environ(environ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -154,7 +159,8 @@ def install(python: Path, files: Files, environ: Mapping[str, str], show: Show) 
             show(lines[-1])
 
     if process.wait() != 0:
-        last = "\n".join([line[:SHOWN_CHARS] for line in lines if is_telling(line)][-SHOWN_LINES:])
+        telling = [line[:SHOWN_CHARS] for line in lines if is_telling(line)]
+        last = "\n".join(telling[-SHOWN_LINES:])
         raise InstallationError(f"pip exited with code {process.returncode}:\n{last}")
 
 
@@ -173,16 +179,17 @@ def blamed(output: str, lines: Sequence[Requirement]) -> Requirement | None:
                 return requirement
 
     text = output.lower()
+    for line in lines:
+        if line.name and re.search(rf"\b{re.escape(line.name)}\b", text):
+            return line
 
-    return next(
-        (line for line in lines if line.name and re.search(rf"\b{re.escape(line.name)}\b", text)),
-        None,
-    )
+    return None
 
 
 def hint_for_output(output: str) -> str:
     """Return a hint for a failure, by the installer's output."""
-    return next(
-        (hint for pattern, hint in _HINTS if re.search(pattern, output)),
-        "see the installer's output above",
-    )
+    for pattern, hint in _HINTS:
+        if re.search(pattern, output):
+            return hint
+
+    return "see the installer's output above"

@@ -19,9 +19,9 @@ def plain_context(environ: Mapping[str, str]) -> NodeContext:
 
     Raise RuntimeError if a variable is missing or not a number.
     """
-    node_rank, nodes = (
-        require_number(environ, name) for name in ("CLOUDTRAIN_NODE_RANK", "CLOUDTRAIN_NODES")
-    )
+    node_rank = require_number(environ, "CLOUDTRAIN_NODE_RANK")
+    nodes = require_number(environ, "CLOUDTRAIN_NODES")
+
     return NodeContext(
         platform="plain",
         node_rank=node_rank,

@@ -50,9 +50,11 @@ def azureml_context(environ: Mapping[str, str]) -> NodeContext:
     own_port = "CLOUDTRAIN_MASTER_PORT"
     port = require_number(environ, own_port if environ.get(own_port) else "MASTER_PORT")
     address = environ.get("CLOUDTRAIN_NODE_ADDR") or own_address(master, port)
-    chosen = {
-        name[len(VARIABLES) :]: text for name, text in environ.items() if name.startswith(VARIABLES)
-    }
+    chosen = {}
+    for name, text in environ.items():
+        if name.startswith(VARIABLES):
+            chosen[name.removeprefix(VARIABLES)] = text
+
     job_name = environ.get("AZUREML_RUN_ID", "")
     if chosen:
         mounts = _own_folders(environ, job_name)
@@ -60,9 +62,10 @@ def azureml_context(environ: Mapping[str, str]) -> NodeContext:
         mounts = job_folders(environ)
 
     parent = Path.cwd().parent
-    output, model, checkpoints = (
-        str(parent / "kept" / name) for name in ("output", "model", "checkpoint")
-    )
+    kept = parent / "kept"
+    output = str(kept / "output")
+    model = str(kept / "model")
+    checkpoints = str(kept / "checkpoint")
 
     return NodeContext(
         platform="azureml",
@@ -109,7 +112,9 @@ def _own_folders(environ: Mapping[str, str], job_name: str) -> JobFolders:
     if not subfolder:
         return shared
 
-    output, model, checkpoints = (f"{folder}/{subfolder}" for folder in shared[:3])
+    output = f"{shared.output_dir}/{subfolder}"
+    model = f"{shared.model_dir}/{subfolder}"
+    checkpoints = f"{shared.checkpoint_dir}/{subfolder}"
     for folder in (output, model, checkpoints):
         Path(folder).mkdir(parents=True, exist_ok=True)
 
@@ -169,8 +174,10 @@ def interface_of(address: str) -> str:
 
     if address.startswith("127."):  # loopback has all of them, and shows only the first
         return next((name for name in ("lo", "lo0") if name in names), "")
+    if not address:
+        return ""
 
-    return next((name for name in names if address and address_of(name) == address), "")
+    return next((name for name in names if address_of(name) == address), "")
 
 
 def address_of(interface: str) -> str:

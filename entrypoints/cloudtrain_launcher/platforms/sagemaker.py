@@ -51,6 +51,11 @@ def sagemaker_context(environ: Mapping[str, str]) -> NodeContext:
     if OBJECTIVE in chosen and job_name:
         own_folder = f"/{job_name}"
 
+    # gethostname() returns `aws` on every node, which NCCL would take for one machine.
+    variables = {"NCCL_HOSTID": host}
+    if adapter:
+        variables |= _efa_variables(machine)
+
     return NodeContext(
         platform="sagemaker",
         node_rank=hosts.index(host),
@@ -69,9 +74,8 @@ def sagemaker_context(environ: Mapping[str, str]) -> NodeContext:
         channel_dir=channels,
         config_dir=f"{base}/input/config",
         resume_dir=f"{channels}/{RESUME_CHANNEL}",
-        # gethostname() returns `aws` on every node, which NCCL would take for one machine.
         published=environ.get(PUBLISHED, ""),
-        variables={"NCCL_HOSTID": host, **(_efa_variables(machine) if adapter else {})},
+        variables=variables,
         library_dirs=efa_library_dirs() if adapter else (),
         job_name=job_name,
         hyperparameters=chosen,
@@ -93,8 +97,11 @@ def _efa_variables(machine: str) -> dict[str, str]:
 
     FI_EFA_FORK_SAFE is not needed: the plug-in sets it (aws-ofi-nccl from 1.1.5, PR 83).
     """
-    rdma = {"FI_EFA_USE_DEVICE_RDMA": "1"} if machine.startswith(RDMA_TYPES) else {}
-    return {"FI_PROVIDER": "efa", **rdma}
+    variables = {"FI_PROVIDER": "efa"}
+    if machine.startswith(RDMA_TYPES):
+        variables["FI_EFA_USE_DEVICE_RDMA"] = "1"
+
+    return variables
 
 
 def _resources(path: str) -> tuple[str, list[str], str, str]:
@@ -105,9 +112,9 @@ def _resources(path: str) -> tuple[str, list[str], str, str]:
     if not isinstance(hosts, list) or current not in hosts or len(set(hosts)) < len(hosts):
         raise RuntimeError(f"{path}: current_host is {current!r} and hosts is {hosts!r}")
 
-    interface, machine = (
-        document.get(name) or "" for name in ("network_interface_name", "current_instance_type")
-    )
+    interface = document.get("network_interface_name") or ""
+    machine = document.get("current_instance_type") or ""
+
     return str(current), sorted(hosts), str(interface), str(machine)
 
 
