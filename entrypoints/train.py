@@ -188,15 +188,8 @@ def exit_not_finite(
     message = f"{why}. Training stops{checkpoint}. What to do: {hint}"
 
     if loop.ranks.rank == 0:
-        write_metrics_file(
-            folders,
-            {
-                "outcome": "failed",
-                "why": why,
-                **loop.position._asdict(),
-                **loop.metrics,
-            },
-        )
+        metrics: dict[str, Any] = {"outcome": "failed", "why": why}
+        write_metrics_file(folders, metrics | loop.position._asdict() | loop.metrics)
 
     trackers.close("failed")
     exit_with_error(finite.EXIT, "NotFinite", message, prints=loop.ranks.rank == 0)
@@ -215,20 +208,14 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
     of an evaluation.
     """
     trained = not loop.options.eval_only
-    exported = (
-        {"parameters_sha256": export_model(loop, folders)}
-        if outcome == "succeeded" and trained
-        else {}
-    )
+    exported = {}
+    if outcome == "succeeded" and trained:
+        exported["parameters_sha256"] = export_model(loop, folders)
 
     if loop.ranks.rank == 0:
         best = loop.checkpointer.best
-        metrics = {
-            "outcome": outcome,
-            **loop.position._asdict(),
-            **loop.metrics,
-            **exported,
-        }
+        metrics: dict[str, Any] = {"outcome": outcome}
+        metrics |= loop.position._asdict() | loop.metrics | exported
         if best.step >= 0:
             metrics.update(best_step=best.step, best_val_loss=best.val_loss)
 
@@ -245,16 +232,12 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
     write_result(outcome, step=loop.position.step)
 
 
+@activity("saving")
 def export_model(loop: Any, folders: Folders) -> str:
     """Write the model on rank 0; return the fingerprint of the last weights.
 
     Each rank prints the fingerprint, so that the log shows differences. Called by all ranks.
     """
-    with activity("saving"):
-        return _export_model(loop, folders)
-
-
-def _export_model(loop: Any, folders: Folders) -> str:
     from cloudtrain_trainer import state, strategies
     from cloudtrain_trainer.checkpoints import files
 

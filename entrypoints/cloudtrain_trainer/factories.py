@@ -35,14 +35,7 @@ class Factory:
         traceback explains more.
         """
         parameters = _parameters(self._function)
-        missing = [
-            name
-            for name, parameter in parameters.items()
-            if parameter.default is parameter.empty
-            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            and (name not in arguments or parameter.kind is parameter.POSITIONAL_ONLY)
-        ]
-
+        missing = [name for name in parameters if _lacks(parameters[name], arguments)]
         if missing:
             raise Refused(
                 f"{self} needs {' and '.join(map(repr, missing))}, and the trainer only passes"
@@ -50,9 +43,8 @@ class Factory:
                 " without it"
             )
 
-        return self._function(
-            **{name: value for name, value in arguments.items() if name in parameters}
-        )
+        taken = {name: value for name, value in arguments.items() if name in parameters}
+        return self._function(**taken)
 
 
 def place(value: Any) -> str:
@@ -65,22 +57,18 @@ def place(value: Any) -> str:
 
     if callable(value):
         value = inspect.unwrap(value)
-    else:
-        value = value
 
-    code = getattr(value, "__code__", None) or getattr(
-        getattr(value, "__func__", None), "__code__", None
-    )
+    function = getattr(value, "__func__", value)
+    code = getattr(function, "__code__", None)
 
     try:
         if code is not None:
             return f"{_short(code.co_filename)}:{code.co_firstlineno}"
-        if inspect.isclass(value):
-            kind = value
-        else:
-            kind = type(value)
+        kind = value if inspect.isclass(value) else type(value)
+        file = inspect.getsourcefile(kind) or kind.__module__
+        _, line = inspect.getsourcelines(kind)
 
-        return f"{_short(inspect.getsourcefile(kind) or kind.__module__)}:{inspect.getsourcelines(kind)[1]}"
+        return f"{_short(file)}:{line}"
     except (TypeError, OSError):  # written in C, or without a file
         return str(getattr(value, "__module__", None) or type(value).__module__)
 
@@ -95,13 +83,22 @@ def describe(value: Any) -> str:
     if not isinstance(value, (dict, list, tuple)):
         return f"{article} {kind}"
 
-    parts = list(value.values() if isinstance(value, dict) else value)
-    more = ", ..." if len(parts) > 5 else ""
+    parts = list(value.values()) if isinstance(value, dict) else list(value)
+    names = [type(part).__name__ for part in parts[:5]]
+    if len(parts) > 5:
+        names.append("...")
 
-    return (
-        f"{article} {kind} of"
-        f" {', '.join(type(part).__name__ for part in parts[:5]) or 'nothing'}{more}"
-    )
+    return f"{article} {kind} of {', '.join(names) or 'nothing'}"
+
+
+def _lacks(parameter: inspect.Parameter, arguments: Mapping[str, Any]) -> bool:
+    """Return whether a call with these named arguments leaves the parameter without a value."""
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        return False
+    if parameter.default is not parameter.empty:
+        return False
+
+    return parameter.name not in arguments or parameter.kind is parameter.POSITIONAL_ONLY
 
 
 def _short(path: str) -> str:

@@ -95,13 +95,6 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device)
 
 
-def all_devices(device: torch.device) -> list[torch.device]:
-    """Return all GPUs that this process sees; without a GPU the CPU alone."""
-    if device.type != "cuda":
-        return [device]
-    return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-
-
 def peak_memory(devices: Sequence[torch.device]) -> int:
     """Return peak memory in bytes: of tensors on the fullest GPU, or of the process.
 

@@ -72,7 +72,9 @@ def predictions(outputs: Any) -> Tensor | None:
 def labels(targets: Any) -> Tensor | None:
     """Return the targets (batch, ...): a tensor, or the one in a dict by `LABELS`, or None."""
     if isinstance(targets, Mapping):
-        targets = next((targets[name] for name in LABELS if name in targets), None)
+        names = [name for name in LABELS if name in targets]
+        targets = targets[names[0]] if names else None
+
     return targets if isinstance(targets, Tensor) else None
 
 
@@ -100,13 +102,18 @@ def own_weight(weight: Callable[[Any], Any]) -> Callable[[Any], Tensor]:
         else:
             number = value
 
-        return scalar(number, f"{place(weight)}: the weight", "a number of 0 or more")
+        return scalar(number, "the weight", weight, "a number of 0 or more")
 
     return call
 
 
-def scalar(value: Any, name: str, meaning: str = "the mean over the samples") -> Tensor:
-    """Return the value. Raise `Refused` if it is not a scalar tensor."""
+def scalar(
+    value: Any, name: str, source: Any = None, meaning: str = "the mean over the samples"
+) -> Tensor:
+    """Return the value. Raise `Refused` if it is not a scalar tensor.
+
+    `source`: the user's function that returned it.
+    """
     if isinstance(value, Tensor) and value.ndim == 0:
         return value
 
@@ -115,6 +122,9 @@ def scalar(value: Any, name: str, meaning: str = "the mean over the samples") ->
     else:
         description = describe(value)
 
+    if source is not None:
+        name = f"{place(source)}: {name}"
+
     raise Refused(f"{name} is {description}: it must be {meaning}, a tensor of shape ()")
 
 
@@ -122,11 +132,7 @@ def checked(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Tensor]:
     """Wrap the user's loss: it raises `Refused` with its place if it returns no scalar."""
 
     def call(outputs: Any, targets: Any) -> Tensor:
-        value = loss(outputs, targets)
-        if isinstance(value, Tensor) and value.ndim == 0:
-            return value
-
-        return scalar(value, f"{place(loss)}: the loss")
+        return scalar(loss(outputs, targets), "the loss", loss)
 
     return call
 
@@ -161,17 +167,18 @@ def own_measures(
     def measure(outputs: Any, targets: Any) -> dict[str, Tensor]:
         count = sample_count(targets)
         return {
-            name: total(metric(outputs, targets), count, place(metric), name)
+            name: total(metric(outputs, targets), count, metric, name)
             for name, metric in metrics.items()
         }
 
     return measure
 
 
-def total(value: Any, count: int, at: str, name: str) -> Tensor:
+def total(value: Any, count: int, source: Any, name: str) -> Tensor:
     """Return the sum over `count` samples of a metric: their mean, or a number per sample.
 
-    A mean has the shape (), numbers per sample (count,).
+    A mean has the shape (), numbers per sample (count,). `source`: the user's function that
+    returned it.
     """
     values = torch.as_tensor(value) if isinstance(value, (Tensor, float, int)) else None
     if values is None or tuple(values.shape) not in ((), (count,)):
@@ -181,8 +188,8 @@ def total(value: Any, count: int, at: str, name: str) -> Tensor:
             description = describe(value)
 
         raise Refused(
-            f"{at}: the metric {name} returned {description}: return one number per sample, shape"
-            f" ({count},), or their mean"
+            f"{place(source)}: the metric {name} returned {description}: return one number per"
+            f" sample, shape ({count},), or their mean"
         )
 
     if values.ndim:

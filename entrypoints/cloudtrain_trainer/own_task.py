@@ -22,7 +22,7 @@ from cloudtrain_trainer.factories import Factory, describe, place
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Task, digits
-from cloudtrain_trainer.trees import sample_count, tensors
+from cloudtrain_trainer.trees import has_tensor, sample_count
 
 PARTS = ("train", "validation", "collate")
 """Keys of a dict that a data factory may return; `test`, as in Hugging Face's, is ignored."""
@@ -70,11 +70,10 @@ def complete(task: Task, seed: int, name: str) -> Task:
         model = OwnModel(task.model, name)
 
     whole = task.step is not None
-    changes: dict[str, Any] = {
-        part: adapt(data, seed, f"{name}: {part}", task.collate, whole)
-        for part in ("train", "validation")
-        if (data := getattr(task, part)) is not None
-    }
+    changes: dict[str, Any] = {}
+    for part, data in (("train", task.train), ("validation", task.validation)):
+        if data is not None:
+            changes[part] = adapt(data, seed, f"{name}: {part}", task.collate, whole)
 
     if isinstance(changes["train"], Stream) and task.train is task.validation:
         raise Refused(
@@ -160,11 +159,7 @@ class OwnModel:
 
     def _select(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if self._names is None:
-            return {
-                name: value
-                for name, value in inputs.items()
-                if next(tensors(value), None) is not None
-            }
+            return {name: value for name, value in inputs.items() if has_tensor(value)}
 
         missing = self._required - inputs.keys()
         if missing:
@@ -246,7 +241,7 @@ def _data(factory: Factory, arguments: Mapping[str, Any]) -> dict[str, Any]:
         returned = tuple(returned)  # as random_split returns them
 
     if isinstance(returned, Mapping):
-        unknown = [str(key) for key in returned if key not in (*PARTS, "test")]
+        unknown = [str(key) for key in returned if key not in PARTS and key != "test"]
         if "train" not in returned or unknown:
             keys = ", ".join(map(str, returned)) or "no keys"
             raise Refused(
@@ -292,17 +287,18 @@ def _step_functions(step: Callable[[nn.Module, Any], Any]) -> dict[str, Any]:
                 " dict with it"
             )
 
-        return own_losses.scalar(value, f"{place(step)}: the loss")
+        return own_losses.scalar(value, "the loss", step)
 
     def measures(outputs: Any, batch: Any) -> dict[str, Tensor]:
         if not isinstance(outputs, Mapping):
             return {}
 
         count = sample_count(batch)
-        metrics = {name: value for name, value in outputs.items() if name != "loss"}
-        return {
-            name: own_losses.total(value, count, place(step), name)
-            for name, value in metrics.items()
-        }
+        sums = {}
+        for name, value in outputs.items():
+            if name != "loss":
+                sums[name] = own_losses.total(value, count, step, name)
+
+        return sums
 
     return {"call": call, "loss": loss, "measures": measures}

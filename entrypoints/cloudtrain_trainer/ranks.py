@@ -226,7 +226,11 @@ class CollectiveFlags:
         if step < self._next:
             return None
 
-        answer = self._ranks.all_reduce_max(self._next_stride() if self._next else 1, *flags())
+        stride = 1
+        if self._next:
+            stride = self._next_stride()
+
+        answer = self._ranks.all_reduce_max(stride, *flags())
         self._exchanged = self._clock()
 
         def wait() -> list[bool]:

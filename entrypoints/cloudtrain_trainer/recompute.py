@@ -20,16 +20,17 @@ CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 def recompute(layers: Sequence[nn.Module]) -> None:
     """Make each layer compute its activations again in the backward pass, in place.
 
-    Raise `Refused` without layers, or if one has batch norm, which
-    would count each batch twice.
+    Raise `Refused` without layers, or if one has batch norm, which would count each batch twice.
     """
     if not layers:
         raise Refused("--recompute finds no layers that this model repeats: leave it out")
 
-    if any(isinstance(module, _BatchNorm) for layer in layers for module in layer.modules()):
-        raise Refused(
-            "--recompute would count each batch twice in the statistics of batch norm: leave it out"
-        )
+    for layer in layers:
+        if any(isinstance(module, _BatchNorm) for module in layer.modules()):
+            raise Refused(
+                "--recompute would count each batch twice in the statistics of batch norm: leave it"
+                " out"
+            )
 
     for layer in layers:
         layer.forward = _recomputed(layer)

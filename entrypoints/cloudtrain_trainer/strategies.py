@@ -42,8 +42,8 @@ Precision = Callable[[], AbstractContextManager[Any]]
 
 def devices(strategy: str, device: torch.device) -> list[torch.device]:
     """Return the devices that a rank computes on; the first is its `device`."""
-    if strategy == "dp":
-        return hardware.all_devices(device)
+    if strategy == "dp" and device.type == "cuda":
+        return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
 
     return [device]
 
@@ -89,12 +89,13 @@ def accumulating(wrapped: nn.Module) -> AbstractContextManager[None]:
 
 def refuse_unused_parameters(error: RuntimeError, model: nn.Module) -> None:
     """Raise `Refused` with the parameters that the last step did not use, if DDP says so."""
-    indices = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
-    if indices is None:
+    match = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
+    if match is None:
         return
 
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    unused = ", ".join(names[int(index)] for index in indices[1].split()[:5])
+    indices = match[1].split()[:5]
+    unused = ", ".join(names[int(index)] for index in indices)
     raise Refused(
         "the loss does not depend on these parameters, so ranks would wait for their gradients:"
         f" {unused}. Freeze them: requires_grad_(False)"
@@ -103,8 +104,9 @@ def refuse_unused_parameters(error: RuntimeError, model: nn.Module) -> None:
 
 def sync_buffers(model: nn.Module, ranks: Ranks) -> None:
     """Give all ranks rank 0's buffers, such as batch norm's statistics, as DDP does in training."""
-    for buffer in model.buffers() if ranks.size > 1 else ():
-        dist.broadcast(buffer, src=0)
+    if ranks.size > 1:
+        for buffer in model.buffers():
+            dist.broadcast(buffer, src=0)
 
 
 class ModelWithLoss(nn.Module):

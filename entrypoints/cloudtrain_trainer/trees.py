@@ -42,6 +42,11 @@ def tensors(batch: Any) -> Iterator[Tensor]:
             yield from tensors(value)
 
 
+def has_tensor(batch: Any) -> bool:
+    """Return whether a batch contains a tensor."""
+    return next(tensors(batch), None) is not None
+
+
 def map_tensors(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
     """Return the structure with each tensor changed; dicts become plain ones.
 

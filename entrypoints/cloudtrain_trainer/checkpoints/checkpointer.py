@@ -133,11 +133,8 @@ class Checkpointer:
         """
         model = self.run.step.model
         parameters = {f"model.{name}" for name, _ in model.named_parameters(remove_duplicate=False)}
-        return {
-            name
-            for name in tensors
-            if name in parameters or name.startswith(("optimizer.", "ema."))
-        }
+        of_update = {name for name in tensors if name.startswith(("optimizer.", "ema."))}
+        return of_update | (parameters & set(tensors))
 
     def resume(self) -> None:
         """Load the newest complete checkpoint, if any. Raise `Refused` if options differ."""
@@ -169,10 +166,12 @@ class Checkpointer:
                 return
             raise Refused(f"--eval-only: there is no checkpoint in {self.checkpoints.folder}")
         shared, _ = self.checkpoints.read_state(checkpoint)
-        saved, mine = (
-            {k: v for k, v in identity.items() if k not in OF_TRAINING}
-            for identity in (shared["run"], self._identity())
-        )
+        saved = shared["run"]
+        mine = self._identity()
+        for key in OF_TRAINING:
+            saved.pop(key, None)
+            mine.pop(key, None)
+
         if saved != mine:
             raise Refused(
                 f"{checkpoint.folder} was saved with {_flags(saved)}, not {_flags(mine)}: use the same"
@@ -199,9 +198,9 @@ class Checkpointer:
             step.group_numbers.restore(groups)
         run.position = type(run.position)(*shared["at"])
         # JSON has null for a number that is not finite.
-        run.metrics = {
-            name: math.nan if value is None else value for name, value in shared["metrics"].items()
-        }
+        run.metrics = {}
+        for name, value in shared["metrics"].items():
+            run.metrics[name] = math.nan if value is None else value
 
         val_loss, *counts = shared["best"]
         self.best = Best(math.inf if val_loss is None else val_loss, *counts)
@@ -276,23 +275,21 @@ class Checkpointer:
             run.position.step, tensors, self._steady(tensors), self._best_in_checkpoint
         )
 
-    def load_best(self) -> bool:
-        """Load the best weights into the model after training.
-
-        Return False if it has them already, or if there are none. Called by all ranks.
-        """
+    def load_best(self) -> None:
+        """Load the best weights into the model after training, if there are other ones."""
+        run = self.run
         best = self.best.step
-        if best in (-1, self.run.position.step):
-            return False
+        if best in (-1, run.position.step):
+            return
+
         checkpoint = self.checkpoints.find_best(best)
         if checkpoint is None:
-            run = self.run
             run.ranks.log(f"{self.checkpoints.folder} lacks the best weights, of step {best}")
-            return False
-        model = self.run.step.model
+            return
+
+        model = run.step.model
         saved = self.checkpoints.read_tensors(checkpoint)
         checkpoint_tensors.load(saved, model, None, checkpoint_tensors.missing(saved, model))
-        return True
 
     def _layout(self) -> dict[str, Any]:
         """Return how ranks use devices: the state of a rank fits only the same layout."""
@@ -322,8 +319,9 @@ class Checkpointer:
 
 
 def _describe_layout(layout: dict[str, Any]) -> str:
-    sizes = {key: value for key, value in layout.items() if key != "strategy"}
-    return " ".join(part for part in (layout["strategy"], _flags(sizes)) if part)
+    sizes = dict(layout)
+    strategy = str(sizes.pop("strategy"))
+    return f"{strategy} {_flags(sizes)}" if sizes else strategy
 
 
 def _flags(identity: dict[str, Any]) -> str:

@@ -71,8 +71,13 @@ def sync_folder(folder: Path) -> None:
 
 def steps_in(folder: Path) -> list[int]:
     """Return the steps of the complete checkpoints in a folder, newest first."""
-    matches = [re.fullmatch(r"step-(\d{8,})", entry.name) for entry in folder.iterdir()]
-    return sorted((int(m[1]) for m in matches if m), reverse=True)
+    steps = []
+    for entry in folder.iterdir():
+        match = re.fullmatch(r"step-(\d{8,})", entry.name)
+        if match:
+            steps.append(int(match[1]))
+
+    return sorted(steps, reverse=True)
 
 
 class Inspection(NamedTuple):
@@ -97,13 +102,14 @@ def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
 
         writers = int(manifest["ranks"])
         digests = manifest["files"]
-        folders = sorted(
-            {name.partition("/")[0] for name in digests if "/" in name}, key=lambda n: int(n[8:])
-        )
-        weights = next((name for name in folders if (folder / name).is_dir()), folders[0])
+        folders = {name.partition("/")[0] for name in digests if "/" in name}
+        by_writer = sorted(folders, key=lambda name: int(name.removeprefix("weights-")))
+        on_this_disk = [name for name in by_writer if (folder / name).is_dir()]
+        weights = (on_this_disk or by_writer)[0]
 
         large = sorted(name for name in digests if name.startswith(weights + "/"))
-        names = [*large[ranks.local_rank :: ranks.local_size], "shared.json"]
+        names = large[ranks.local_rank :: ranks.local_size]
+        names.append("shared.json")
         if writers == ranks.size:
             names.append(f"rank-{ranks.rank}.pt")
 
@@ -155,8 +161,11 @@ def set_aside(folder: Path, run: str, log: Callable[[str], None]) -> None:
     steps = [folder / f"step-{step:08d}" for step in steps_in(folder)]
     own_steps = [path for path in steps if run and run_id_of(path) == run]
     other_steps = [path for path in steps if path not in own_steps]
-    files = [] if own_steps else [path for path in folder.iterdir() if path.is_file()]
-    files += [] if own_steps else folder.glob("best-*")
+    to_move = list(other_steps)
+    if not own_steps:
+        to_move += [path for path in folder.iterdir() if path.is_file()]
+        to_move += folder.glob("best-*")
+
     name = re.sub(r"[^\w.-]", "_", run) or time.strftime("%Y%m%d-%H%M%S")
     aside = folder / f"before-{name}"
 
@@ -167,7 +176,7 @@ def set_aside(folder: Path, run: str, log: Callable[[str], None]) -> None:
 
         log(f"--no-resume: {moved} are moved to {aside}")
 
-    for path in [*other_steps, *files]:
+    for path in to_move:
         aside.mkdir(exist_ok=True)
         _move(path, aside / path.name)
 

@@ -33,7 +33,8 @@ class FrozenWeights:
         self.lines: dict[str, str] = {}
         """A line for each frozen weight; empty if checkpoints keep them."""
         frozen = self._frozen()
-        left_out = sum({id(p): p.numel() for p in frozen.values()}.values())
+        by_id = {id(p): p for p in frozen.values()}  # tied weights once
+        left_out = sum(p.numel() for p in by_id.values())
         everything = sum(p.numel() for p in model.parameters())
         if choice == "yes" or not left_out or (choice == "auto" and 2 * left_out <= everything):
             return
@@ -69,7 +70,9 @@ class FrozenWeights:
         parameters = dict(self._model.named_parameters(remove_duplicate=False))
         lines = bit_sums({name: parameters[name] for name in names if name in saved})
         mine = [name for name, line in lines.items() if line != saved[name]]
-        other = [name for differing in self._ranks.all_gather(mine) for name in differing]
+        other: list[str] = []
+        for differing in self._ranks.all_gather(mine):
+            other += differing
 
         if other:
             named = ", ".join(dict.fromkeys(other[:NAMED]))
@@ -81,11 +84,12 @@ class FrozenWeights:
 
     def _frozen(self) -> dict[str, Tensor]:
         # Weights of another class, such as quantized ones, have no plain values: they are saved.
-        return {
-            name: p
-            for name, p in self._model.named_parameters(remove_duplicate=False)
-            if not p.requires_grad and type(p.data) is Tensor
-        }
+        frozen: dict[str, Tensor] = {}
+        for name, p in self._model.named_parameters(remove_duplicate=False):
+            if not p.requires_grad and type(p.data) is Tensor:
+                frozen[name] = p
+
+        return frozen
 
 
 @torch.no_grad()
@@ -96,10 +100,9 @@ def bit_sums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
         return {}
 
     sums = torch.stack([_sum_of_bits(tensor) for tensor in distinct.values()]).tolist()
-    lines = {
-        key: f"{tensor.dtype} {list(tensor.shape)} {total}"
-        for (key, tensor), total in zip(distinct.items(), sums, strict=True)
-    }
+    lines = {}
+    for (key, tensor), total in zip(distinct.items(), sums, strict=True):
+        lines[key] = f"{tensor.dtype} {list(tensor.shape)} {total}"
 
     return {name: lines[id(tensor)] for name, tensor in tensors.items()}
 

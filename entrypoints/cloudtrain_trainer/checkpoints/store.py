@@ -94,10 +94,11 @@ class CheckpointStore:
         self.run = run
         if ranks.local_rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            # An earlier process may have died while saving.
-            partials = [*folder.glob("step-*.partial"), *folder.glob("best-*.partial")]
-            for partial in partials if writes else ():
-                shutil.rmtree(partial, ignore_errors=True)
+            if writes:  # an earlier process may have died while saving
+                partials = list(folder.glob("step-*.partial"))
+                partials += folder.glob("best-*.partial")
+                for partial in partials:
+                    shutil.rmtree(partial, ignore_errors=True)
         ranks.barrier()
 
         disks = self._first_rank_per_disk()
@@ -224,9 +225,11 @@ class CheckpointStore:
     def _inspect(self, folder: Path) -> tuple[list[Inspection], list[str]]:
         """Return what each rank finds in a checkpoint, and the problems."""
         inspections = self.ranks.all_gather(inspect_checkpoint(folder, self.ranks))
-        problems = [
-            f"rank {rank}: {one.problem}" for rank, one in enumerate(inspections) if one.problem
-        ]
+        problems = []
+        for rank, inspection in enumerate(inspections):
+            if inspection.problem:
+                problems.append(f"rank {rank}: {inspection.problem}")
+
         return inspections, problems
 
     def read_state(
@@ -284,7 +287,9 @@ class CheckpointStore:
 
         by_rank = self.ranks.all_gather(written, self._group)
         if self.leads_disk:
-            files = {name: digest for part in by_rank for name, digest in part.items()}
+            files: dict[str, str] = {}
+            for of_rank in by_rank:
+                files |= of_rank
             text = to_json(shared, indent=1)
             write_text(partial / "shared.json", text)
             files["shared.json"] = hashlib.sha256(text.encode()).hexdigest()

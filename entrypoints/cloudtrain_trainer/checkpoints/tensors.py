@@ -32,9 +32,10 @@ def tensors_of(
     `left_out`: names of weights to leave out. Raise `Refused` if a user's optimizer keeps anything
     else.
     """
-    tensors = {
-        f"model.{name}": value for name, value in weights_of(model).items() if name not in left_out
-    }
+    tensors = {}
+    for name, value in weights_of(model).items():
+        if name not in left_out:
+            tensors[f"model.{name}"] = value
 
     for name, parameter in _trained_parameters(model, optimizer):
         for slot, value in optimizer.state.get(parameter, {}).items():
@@ -79,13 +80,14 @@ def _read_distributed(folder: Path) -> dict[str, Tensor]:
     """Return the tensors that torch.distributed.checkpoint wrote."""
     reader = FileSystemReader(folder)
     saved = reader.read_metadata().state_dict_metadata
-    tensors: dict[str, Any] = {
-        name: torch.empty(metadata.size, dtype=metadata.properties.dtype)
-        for name, metadata in saved.items()
-        if isinstance(metadata, TensorStorageMetadata)
-    }
-    # The parameter exists since torch 2.9.
-    alone = {"no_dist": True} if "no_dist" in inspect.signature(load_distributed).parameters else {}
+    tensors: dict[str, Any] = {}
+    for name, metadata in saved.items():
+        if isinstance(metadata, TensorStorageMetadata):
+            tensors[name] = torch.empty(metadata.size, dtype=metadata.properties.dtype)
+
+    alone = {}
+    if "no_dist" in inspect.signature(load_distributed).parameters:  # since torch 2.9
+        alone["no_dist"] = True
 
     with warnings.catch_warnings():  # that a single process has no process group
         warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable")
@@ -118,10 +120,10 @@ def load(
 
     for name, parameter in _trained_parameters(model, optimizer):
         made = optimizer.state.pop(parameter, {})
-        loaded = {
-            slot: _as_made(made.get(slot), value, parameter, f"{slot} of {name}")
-            for slot, value in slots.get(name, {}).items()
-        }
+        loaded = {}
+        for slot, value in slots.get(name, {}).items():
+            loaded[slot] = _as_made(made.get(slot), value, parameter, f"{slot} of {name}")
+
         if loaded:
             optimizer.state[parameter] = loaded
 
@@ -219,7 +221,10 @@ def _trained_parameters(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, parameter) of each parameter that the optimizer updates."""
-    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    trained: set[int] = set()
+    for group in optimizer.param_groups:
+        trained.update(map(id, group["params"]))
+
     for name, parameter in model.named_parameters():
         if id(parameter) in trained:
             yield name, parameter

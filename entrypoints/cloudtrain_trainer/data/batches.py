@@ -54,9 +54,8 @@ class Batches:
     accumulation_steps: int
     """Micro-batches per rank and step."""
     rank: int
-    """This rank's share of the batch; ranks that split one model have the same."""
     ranks: int
-    """The number of shares."""
+    """The number of ranks, which share the batch out."""
     workers: int
     """Loader processes of this rank."""
     pin_memory: bool
@@ -262,12 +261,13 @@ def open_handles(data: Any) -> list[tuple[dict[str, Any], str]]:
     Files, archives, connections, generators and pools of threads can. Processes must not share
     them: each would move the position that the others read from.
     """
-    return [
-        (attributes, name)
-        for attributes in _attributes(data)
-        for name, value in attributes.items()
-        if callable(getattr(value, "close", getattr(value, "shutdown", None)))
-    ]
+    handles = []
+    for attributes in _attributes(data):
+        for name, value in attributes.items():
+            if callable(getattr(value, "close", getattr(value, "shutdown", None))):
+                handles.append((attributes, name))
+
+    return handles
 
 
 @contextmanager
@@ -298,8 +298,8 @@ def evaluation_draws(
 ) -> Iterator[tuple[Draw, int]]:
     """Yield (draw, number of samples that count): over all ranks each counts once.
 
-    All ranks get the same number of draws, since a strategy may communicate in the forward pass. A
-    rank without samples left gets one that does not count. `batch_size`: maximum per rank.
+    All ranks get the same number of draws, since they look for a stop after each. A rank without
+    samples left gets one that does not count. `batch_size`: maximum per rank.
     """
     for first in range(0, samples, batch_size * ranks):
         batch = list(range(first, min(first + batch_size * ranks, samples)))

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
 from cloudtrain_trainer.factories import describe, place
 from cloudtrain_trainer.rules import Refused, RefusedData
 from cloudtrain_trainer.tasks import Draw
-from cloudtrain_trainer.trees import tensors
+from cloudtrain_trainer.trees import has_tensor
 
 _NUMPY_OF_DATA = np.random.MT19937(0)
 
@@ -79,7 +79,11 @@ class Samples:
     def read(self, indices: list[int]) -> list[Any]:
         """Return the samples of these indices."""
         read = getattr(self.dataset, "__getitems__", None)  # torch's name for a batched read
-        return read(indices) if read else [self.dataset[index] for index in indices]
+        if read is not None:
+            samples: list[Any] = read(indices)
+            return samples
+
+        return [self.dataset[index] for index in indices]
 
 
 class DrawnSamples(Samples):
@@ -183,7 +187,7 @@ def check_sample(
     except RefusedData:
         raise Refused(f"{subject}, which cannot be stacked into a tensor: give a collate") from None
 
-    if next(tensors(batch), None) is None:
+    if not has_tensor(batch):
         raise Refused(
             f"{subject}, without a tensor, array or number: return an (input, target) pair or a dict"
         )
@@ -210,7 +214,10 @@ def _with_tensors(sample: Any) -> Any:
     """Turn lists of numbers into tensors, since torch's collate would transpose them."""
     if isinstance(sample, dict):
         return {name: _part(value) for name, value in sample.items()}
-    return tuple(_part(value) for value in sample) if type(sample) in (tuple, list) else sample
+    if type(sample) in (tuple, list):
+        return tuple(_part(value) for value in sample)
+
+    return sample
 
 
 def _part(value: Any) -> Any:

@@ -53,10 +53,10 @@ class StreamReader:
             self._begin(*request.beginning)
 
         samples = self._next_batch(request.first)
-        micro_batches = [
-            self.part.batch(split_evenly(samples, self.accumulation_steps, number))
-            for number in range(self.accumulation_steps)
-        ]
+        micro_batches = []
+        for number in range(self.accumulation_steps):
+            share = split_evenly(samples, self.accumulation_steps, number)
+            micro_batches.append(self.part.batch(share))
 
         return micro_batches, self.state() if get_worker_info() else None
 
@@ -167,20 +167,24 @@ class StreamBatches:
 
         if data.can_shard and ranks * count > 1:
             parts = [data.shard(ranks * count, rank * count + number) for number in range(count)]
-            shape = (len(mine), slice(None))
+            samples = len(mine)
+            share = slice(None)
         else:
             parts = [data]
-            shape = (batch_size, slice(mine[0], mine[-1] + 1))
+            samples = batch_size
+            share = slice(mine[0], mine[-1] + 1)
 
-        self._readers = [
-            StreamReader(part, *shape, accumulation_steps, self._length) for part in parts
-        ]
-        self._loaders = [
+        self._readers: list[StreamReader] = []
+        self._loaders: list[Loader] = []
+
+        for part in parts:
+            reader = StreamReader(part, samples, share, accumulation_steps, self._length)
             # One process each: an iterable that asks for the number of workers would split again.
             # Not ahead: a checkpoint asks a reader of this process for its position.
-            Loader(reader, min(workers, 1), pin_memory, persistent=True, ahead=False)
-            for reader in self._readers
-        ]
+            loader = Loader(reader, min(workers, 1), pin_memory, persistent=True, ahead=False)
+            self._readers.append(reader)
+            self._loaders.append(loader)
+
         self._states: list[Any] = [None] * len(parts)
         self._resumed: list[Any] | None = None
 
@@ -192,10 +196,9 @@ class StreamBatches:
         resumed = self._resumed if skip else None
         self._resumed = None
         self._states = resumed or [None] * len(self._readers)
-        by_reader = [
-            loader.load(self._requests(number, epoch, skip))
-            for number, loader in enumerate(self._loaders)
-        ]
+        by_reader = []
+        for number, loader in enumerate(self._loaders):
+            by_reader.append(loader.load(self._requests(number, epoch, skip)))
 
         return self._micro_batches(by_reader, skip)
 

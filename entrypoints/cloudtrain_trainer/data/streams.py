@@ -108,15 +108,8 @@ class Stream:
 
     def state(self, iterator: Any) -> Any:
         """Return the position of an iterator; None if neither it nor the iterable has any."""
-        holder = next(
-            (
-                candidate
-                for candidate in (iterator, self.source)
-                if hasattr(candidate, "state_dict")
-            ),
-            None,
-        )
-        if holder is None:
+        holder = iterator if hasattr(iterator, "state_dict") else self.source
+        if not hasattr(holder, "state_dict"):
             return None
 
         position = holder.state_dict()

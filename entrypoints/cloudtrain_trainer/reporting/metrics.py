@@ -90,14 +90,6 @@ class LossMean:
         if len(self._added) == MAX_ADDED:
             self.state()
 
-    def value(self) -> float:
-        """Return the mean; 0 without losses. Waits for the device."""
-        total, weight = self.state()
-        if not weight:
-            return 0.0
-
-        return total / weight
-
     def state(self) -> tuple[float, float]:
         """Return (weighted sum of the losses, sum of the weights). Waits for the device."""
         if self._added:

@@ -63,12 +63,13 @@ class ProgressReporter:
         task = self.run.task
         device = self.run.device
         losses, counts, memory = zip(*by_rank, strict=True)
-        values = {
-            **({"loss": round(sum(losses) / sum(counts), 6)} if sum(counts) else {}),
-            "samples_per_s": round(rate, 1),
-            "seconds_per_step": round(self.run.batches.batch_size / rate, 6),
-            "peak_memory_gb": round(max(memory) / 1e9, 3),
-        }
+        values: dict[str, float] = {}
+        if sum(counts):
+            values["loss"] = round(sum(losses) / sum(counts), 6)
+
+        values["samples_per_s"] = round(rate, 1)
+        values["seconds_per_step"] = round(self.run.batches.batch_size / rate, 6)
+        values["peak_memory_gb"] = round(max(memory) / 1e9, 3)
         values["lr"] = float(f"{self.run.step.optimizer.param_groups[0]['lr']:.6g}")
         if self.run.step.clipped_norm is not None:
             values["gradient_norm"] = round(float(self.run.step.clipped_norm), 6)

@@ -143,13 +143,16 @@ class TimeLine:
             return
 
         total = sum(seconds[name] for name in MEASURED)
-        on_gpu = {
-            name: steps * sum(phases[name] for phases in measured) / len(measured)
-            for name in MEASURED[:-1]
-        }
-        scale = min(1.0, total / max(sum(on_gpu.values()), 1e-9))
-        seconds.update({name: value * scale for name, value in on_gpu.items()})
-        seconds["other"] = total - scale * sum(on_gpu.values())
+        on_gpu = {}
+        for name in MEASURED[:-1]:
+            on_gpu[name] = steps * sum(phases[name] for phases in measured) / len(measured)
+
+        on_gpu_total = sum(on_gpu.values())
+        scale = min(1.0, total / max(on_gpu_total, 1e-9))
+        for name, value in on_gpu.items():
+            seconds[name] = value * scale
+
+        seconds["other"] = total - scale * on_gpu_total
 
     def _take(self) -> list[dict[str, float]]:
         """Return seconds by phase of the measured steps that the GPU has done."""

@@ -57,7 +57,7 @@ class Task:
     """
 
     model: Callable[[], nn.Module]
-    """Creates the model on the current default device, with weights from torch's generator."""
+    """Creates the model, with weights from torch's generator."""
     loss: Callable[[Any, Any], Tensor] = default_loss
     """(outputs, targets) -> the MEAN over the samples, shape ().
 

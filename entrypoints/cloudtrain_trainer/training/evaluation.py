@@ -42,10 +42,9 @@ def evaluate(
             outputs = step.task.call(step.model, inputs)
 
         for name, value in _measures(step.task, outputs, targets).items():
-            if count:
-                counted = value.double()
-            else:
-                counted = torch.zeros_like(value).double()
+            counted = value.double()
+            if not count:
+                counted = torch.zeros_like(counted)
 
             if name in sums:
                 sums[name] = sums[name] + counted
@@ -60,12 +59,13 @@ def evaluate(
             return None
 
     names = sorted(set().union(*ranks.all_gather(sorted(sums))))
-    total, weight, all_samples, *values = ranks.all_reduce_sum(
-        *loss.state(), samples, *(float(sums.get(name, 0.0)) for name in names)
-    )
-    means = {f"val_{name}": value / all_samples for name, value in zip(names, values, strict=True)}
+    mine = [float(sums.get(name, 0.0)) for name in names]
+    total, weight, all_samples, *totals = ranks.all_reduce_sum(*loss.state(), samples, *mine)
+    means = {"val_loss": total / weight if weight else math.nan}
+    for name, of_metric in zip(names, totals, strict=True):
+        means[f"val_{name}"] = of_metric / all_samples
 
-    return {"val_loss": total / weight if weight else math.nan, **means}
+    return means
 
 
 def _evaluation_batches(

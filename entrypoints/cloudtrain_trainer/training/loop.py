@@ -229,9 +229,11 @@ class Loop(TrainingRun):
         """
         self.check_finite()
         total, samples = self.ranks.all_reduce_sum(*self.step.loss.state())
-        values = {"loss": total / samples} if samples else {}
+        values = {}
+        if samples:
+            values["loss"] = total / samples
+
         rate = round(self.throughput.rate(), 1)
-        throughput = {"samples_per_s": rate} if rate else {}  # none of a step since a resume
 
         if evaluate and self.task.validation is not None:
             with self.meter.pause(), activity("evaluating"), self.step.clock.during("evaluation"):
@@ -243,8 +245,11 @@ class Loop(TrainingRun):
             self.throughput.rate()  # the next one begins after the evaluation
             values.update(evaluation)
 
-        self._log(epoch, {**values, **throughput})
         self.metrics.update(values)
+        if rate:  # else no step since a resume
+            values["samples_per_s"] = rate
+
+        self._log(epoch, values)
 
         return True
 

@@ -70,11 +70,8 @@ class MicroBatchCache:
         with suppress(OSError, ValueError, AttributeError):
             mine = json.loads(self.path.read_text()).get(self.key)
 
-        limits = [
-            value for value in self.ranks.all_gather(mine) if isinstance(value, int) and value >= 1
-        ]
-
-        return min(limits, default=None)
+        stored = [value for value in self.ranks.all_gather(mine) if isinstance(value, int)]
+        return min((value for value in stored if value >= 1), default=None)
 
     def write(self, micro_batch: int) -> None:
         """Store a size in samples by this rank alone: its peers may wait in a collective.

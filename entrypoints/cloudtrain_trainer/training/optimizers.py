@@ -59,14 +59,15 @@ def _groups(parameters: list[Tensor], weight_decay: float) -> list[dict[str, Any
 
     Biases and norms have one dimension and do not decay.
     """
-    groups: dict[bool, list[Tensor]] = {}
-    for parameter in parameters:
-        groups.setdefault(parameter.dim() >= 2, []).append(parameter)
+    groups: dict[bool, dict[str, Any]] = {}
 
-    return [
-        {"params": group, "weight_decay": weight_decay if decays else 0.0}
-        for decays, group in groups.items()
-    ]
+    for parameter in parameters:
+        decays = parameter.dim() >= 2
+        if decays not in groups:
+            groups[decays] = {"params": [], "weight_decay": weight_decay if decays else 0.0}
+        groups[decays]["params"].append(parameter)
+
+    return list(groups.values())
 
 
 def _sgd(groups: list[dict[str, Any]], lr: float, fused: bool) -> torch.optim.Optimizer:
@@ -101,11 +102,11 @@ class GroupNumbers:
 
     def changed(self) -> list[dict[str, float]]:
         """Return the numbers of each group that changed since the start, for a checkpoint."""
-        pairs = zip(self._numbers(), self._first, strict=True)
-        return [
-            {name: x for name, x in current.items() if x != first.get(name)}
-            for current, first in pairs
-        ]
+        changed = []
+        for current, first in zip(self._numbers(), self._first, strict=True):
+            changed.append({name: x for name, x in current.items() if x != first.get(name)})
+
+        return changed
 
     def restore(self, changed: Sequence[Mapping[str, float]]) -> None:
         """Restore what `changed` returned. Raise `Refused` if the groups differ."""
@@ -123,10 +124,13 @@ class GroupNumbers:
             group.update(numbers)
 
     def _numbers(self) -> list[dict[str, float]]:
-        return [
-            {name: x for name, x in group.items() if isinstance(x, (int, float)) and name != "lr"}
-            for group in self._groups
-        ]
+        numbers = []
+        for group in self._groups:
+            of_group = {name: x for name, x in group.items() if isinstance(x, (int, float))}
+            of_group.pop("lr", None)
+            numbers.append(of_group)
+
+        return numbers
 
 
 def _from_factory(
@@ -148,20 +152,16 @@ def _from_factory(
 
     trained = {id(parameter) for parameter in parameters.values()}
 
-    if any(
-        id(parameter) not in trained
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    ):
-        raise Refused(
-            f"{factory} has parameters that are not the model's: take those of `named_parameters`"
-        )
-
-    if any("lr" not in group for group in optimizer.param_groups):
-        raise Refused(f"{factory}: a group has no `lr`, which the schedule sets: add it")
+    for group in optimizer.param_groups:
+        if not trained.issuperset(map(id, group["params"])):
+            raise Refused(
+                f"{factory} has parameters that are not the model's: take those of"
+                " `named_parameters`"
+            )
+        if "lr" not in group:
+            raise Refused(f"{factory}: a group has no `lr`, which the schedule sets: add it")
 
     closure = inspect.signature(optimizer.step).parameters.get("closure")
-
     if closure is not None and closure.default is closure.empty:
         raise Refused(
             f"{factory}: the step of {type(optimizer).__name__} computes the loss several times, which"
@@ -180,11 +180,11 @@ class AveragedWeights:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._decay = decay
         self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.tensors: dict[str, Tensor] = {
-            name: p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True)
-            for name, p in self._trained.items()
-        }
+        self.tensors: dict[str, Tensor] = {}
         """The averages by the names of the weights, in float32 at least."""
+        for name, weight in self._trained.items():
+            dtype = torch.promote_types(weight.dtype, torch.float32)
+            self.tensors[name] = weight.detach().to(dtype, copy=True)
 
     def restart(self) -> None:
         """Begin anew with the current weights, in place."""
@@ -197,11 +197,7 @@ class AveragedWeights:
         The first steps weigh more, so that the average forgets the initial weights.
         """
         averages = list(self.tensors.values())
-        weights = [
-            weight.to(average.dtype)
-            for weight, average in zip(self._trained.values(), averages, strict=True)
-        ]
-
+        weights = [self._trained[name].to(x.dtype) for name, x in self.tensors.items()]
         torch._foreach_lerp_(averages, weights, 1 - min(self._decay, (1 + step) / (10 + step)))
 
     @contextmanager
