@@ -7,7 +7,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -18,50 +17,18 @@ from shlex import quote
 import pytest
 
 import cloudtrain
-from cloudtrain.runs.store import RunStore
 from cloudtrain_wire.events import StopRequested
+from tests.golden.messages import Case, enter, read_cases
 from tests.support.command_line import CommandResult
 from tests.support.in_process import call
-from tests.support.samples import Row, write_events, wrong_inputs
 from tests.support.waiting import HANG_SECONDS
-
-ROWS = wrong_inputs("bad_input.yaml")
-TAKES_A_PROCESS = {"no torch", "no such Python"}
-"""Mistakes that only another Python can see: `plan` starts none."""
-IN_A_PROCESS = {"unknown key", "deep nesting", "ambiguous run"}
-OF_THE_COMMAND = {"unknown option"}
-"""Messages of click, with the command's own usage."""
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Provide a job folder as the working folder, and a data folder with two finished runs."""
-    store = RunStore(tmp_path / "data")
-    for run_id in ("digits-aaaa", "digits-aabb"):
-        folder = store.create(run_id, {"plan.json": '{"target": {"provider": "local"}}'})
-        born = {
-            "type": "submitting",
-            "time": 1.0,
-            "name": "digits",
-            "provider": "local",
-            "contract": "plain",
-        }
-        ended = {"type": "ended", "time": 2.0, "state": "succeeded"}
-        write_events(folder, {**born, "nodes": 1, "processes": 1}, ended)
-    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(store.data_dir))
-    (tmp_path / "job").mkdir()
-    monkeypatch.chdir(tmp_path / "job")
+    enter(Case(job=None, runs=True), tmp_path, monkeypatch)
     return tmp_path / "job"
-
-
-def feed(place: Path, row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, text in row.files.items():
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).mkdir() if name.endswith("/") else (place / name).write_text(text)
-    if row.job is not None:
-        (place / "job.yaml").write_bytes(row.job.encode("utf-8", "surrogateescape"))
-    for name, value in row.env.items():
-        monkeypatch.setenv(name, value)
 
 
 def assert_told(result: CommandResult, code: int, *shown: str) -> None:
@@ -71,34 +38,21 @@ def assert_told(result: CommandResult, code: int, *shown: str) -> None:
     assert (missing, result.code, result.out) == ([], code, ""), result.err
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_a_mistake_is_reported_with_a_message(
-    place: Path, row: Row, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["unknown key", "deep nesting", "ambiguous run"])
+def test_the_console_script_prints_what_a_call_prints(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    feed(place, row, monkeypatch)
-    words = row.argv.split(" ")
-    result = call(*words)
-    assert_told(result, row.code, *row.shown)
-    assert "hunter2" not in result.err
-    if words[0] == "check" and row.id not in TAKES_A_PROCESS | OF_THE_COMMAND:
-        planned = call("plan", *words[1:])
-        assert (planned.code, planned.err) == (result.code, result.err)
-
-
-@pytest.mark.parametrize(
-    "row", [row for row in ROWS if row.id in IN_A_PROCESS], ids=lambda row: row.id
-)
-def test_the_console_script_prints_the_same(
-    place: Path, row: Row, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    feed(place, row, monkeypatch)
-    command = [sys.executable, "-m", "cloudtrain", *row.argv.split(" ")]
+    case = read_cases()[f"mistakes of every kind: {kind}"]
+    enter(case, tmp_path, monkeypatch)
     process = subprocess.run(
-        command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+        [sys.executable, "-m", "cloudtrain", *case.words],
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
     )
-    assert_told(
-        CommandResult(process.returncode, process.stdout, process.stderr), row.code, *row.shown
-    )
+    result = CommandResult(process.returncode, process.stdout, process.stderr)
+    assert result == call(*case.words)
 
 
 def test_likely_secrets_in_the_source_are_named_by_check_and_plan(place: Path) -> None:
@@ -129,41 +83,7 @@ def test_check_prints_the_errors_first_and_then_what_else_there_is_to_know(place
     assert ["left out of the source" in text for text in document["warnings"]] == [True]
 
 
-MANY = """\
-nmae: digits
-entrypoint: trian.py
-resources:
-  nodes: two
-  gpus: -1
-  gpu: A100-80
-  disk: 200
-limits: {max_runtime: 6 hodr, retries: many}
-env: {1A: x, CLOUDTRAIN_X: y}
-inputs: {a-b: ./x, a_b: ./y}
-secrets: {HF: hunter2}
-checkpoints: {keep: 0}
-"""
-
-
-def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines(place: Path) -> None:
-    (place / "job.yaml").write_text(MANY)
-    result = call("check")
-    places = re.findall(r"^job\.yaml:(\d+):(\d+): ([\w.]+): ", result.err, re.MULTILINE)
-    assert [(int(line), path) for line, _, path in places] == [
-        (1, "nmae"),
-        (2, "entrypoint"),
-        (4, "resources.nodes"),
-        (5, "resources.gpus"),
-        (6, "resources.gpu"),
-        (7, "resources.disk"),
-        (8, "limits.max_runtime"),
-        (8, "limits.retries"),
-        (9, "env.1A"),
-        (9, "env.CLOUDTRAIN_X"),
-        (10, "inputs.a_b"),
-        (11, "secrets.HF"),
-        (12, "checkpoints.keep"),
-    ]
+MANY = read_cases()["mistakes of every kind: many at once"].job or ""
 
 
 def test_with_json_the_same_mistakes_are_structured(place: Path) -> None:
@@ -195,10 +115,6 @@ def test_next_commands_repeat_the_data_folder(place: Path) -> None:
 )
 def test_names_of_other_tools_are_commands_too(name: str, ours: str) -> None:
     assert call(name, "--help").out.replace(f" {name} ", f" {ours} ") == call(ours, "--help").out
-
-
-def test_any_error_of_the_disk_is_reported_without_a_traceback(place: Path) -> None:
-    assert_told(call("report", "digits-aaaa", "-o", "a" * 300), 4, "aaa: File name too long")
 
 
 @pytest.mark.parametrize("words", ["list", "submit train.py", "status"])
@@ -266,15 +182,6 @@ def test_a_disk_that_fills_up_in_mid_event_is_reported(
     with pytest.raises(cloudtrain.CloudtrainError, match="No space left on device") as caught:
         folder.append(StopRequested(time=1.0))
     assert (caught.value.exit_code, "free some space" in (caught.value.hint or "")) == (4, True)
-
-
-@pytest.mark.parametrize("field", ["secrets", "env", "args"])
-@pytest.mark.parametrize("tag", ["int", "float", "bool", "null"])
-def test_a_value_with_a_wrong_tag_is_not_repeated(place: Path, field: str, tag: str) -> None:
-    (place / "job.yaml").write_text(f"{field}: {{TOKEN: !!{tag} hunter2}}\n")
-    result = call("check")
-    assert_told(result, 2, f"{field}.TOKEN: is tagged as {tag}, but is not one")
-    assert "hunter2" not in result.out + result.err
 
 
 @pytest.mark.parametrize("field", ["args: {x: %s}", "args: [%s]", "env: {X: %s}", "tags: {x: %s}"])

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from cloudtrain.api.preflight import find_issues
@@ -12,6 +13,10 @@ from cloudtrain.providers import get_provider
 from cloudtrain.settings import Settings
 from cloudtrain.spec.load import spec_from_document
 from cloudtrain.spec.yaml_document import parse_document
+
+# Read at import: the tests' own home has no such variable.
+REWRITE = os.environ.get("CLOUDTRAIN_REWRITE_GOLDEN")
+"""Whether the files are written anew, of requests and of messages."""
 
 PLAIN = """
 name: digits

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,10 @@ import yaml
 import cloudtrain
 from cloudtrain.planning.launch import Request
 from cloudtrain.providers import get_provider
-from tests.golden.cases import CASES, SWEEPS, plan_of
+from tests.golden.cases import CASES, REWRITE, SWEEPS, plan_of
 from tests.support.in_process import call
 from tests.support.samples import AWS_ACCOUNT, AZURE_ACCOUNT
 
-# Read at import: the tests' own home has no such variable.
-REWRITE = os.environ.get("CLOUDTRAIN_REWRITE_GOLDEN")
 FOLDER = Path(__file__).parent
 WRITTEN_BY = "0.1.0"
 """The version in the tags of the files, the same after a release."""

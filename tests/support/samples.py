@@ -174,7 +174,7 @@ def earlier_runs(kind: str, data_dir: Path, job: Path) -> str:
     return str(data_dir)
 
 
-# Wrong inputs, a row each, from the tables in tests/data.
+# Wrong inputs, a row each, from a table in tests/data.
 
 _REPEATED = re.compile(r"\{([^{}]+)\*(\d+)\}")
 
@@ -185,23 +185,19 @@ class Row(NamedTuple):
     id: str
     job: str | None = "{}\n"
     shown: tuple[str, ...] = ()
-    argv: str = "check"
-    code: int = 2
-    files: Mapping[str, str] = {}
-    """More files beside the job; a name that ends in `/` is a folder."""
     env: Mapping[str, str] = {}
     run_id: str = ""
     limit: bool = False
 
 
 def wrong_inputs(table: str, *sections: str) -> list[Row]:
-    """Return the rows of a table, or of its sections in the words of the last one, a cloud."""
+    """Return the rows of a table's sections in the words of the last one, a cloud."""
     document = yaml.safe_load((STORED.parent / table).read_text())
     rows: dict[str, Any] = {}
     for section in sections:
         rows |= document[section]
-    words = document["words"][sections[-1]] if sections else {}
-    return [_row(id, fields, words) for id, fields in (rows or document).items()]
+    words = document["words"][sections[-1]]
+    return [_row(id, fields, words) for id, fields in rows.items()]
 
 
 def _row(id: str, fields: dict[str, Any], words: Mapping[str, str]) -> Row:
@@ -214,13 +210,18 @@ def _row(id: str, fields: dict[str, Any], words: Mapping[str, str]) -> Row:
             return value
         for word, meaning in words.items():
             value = value.replace(f"@{word}@", meaning)
-        return _REPEATED.sub(_repeat, value)
+        return repeated(value)
 
     row = filled(fields)
     shown = row.pop("shown", ())
     shown = (shown,) if isinstance(shown, str) else shown
     place = (f"job.yaml:{row.pop('at')}: ",) if "at" in row else ()
     return Row(id, shown=place + shown, **row)
+
+
+def repeated(text: str) -> str:
+    """Return a text with nine times x for `{x*9}`; `#` in it is the number of each."""
+    return _REPEATED.sub(_repeat, text)
 
 
 def _repeat(match: re.Match[str]) -> str:
