@@ -160,22 +160,3 @@ def test_a_drill_that_is_killed_takes_its_run_along_and_the_next_one_begins_anew
     assert "has not ended within 5 s" in result.err
     assert "--set args.epochs=1" in result.err
     assert cli.processes() == []
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--only", "rank-kiled"), "there is no drill 'rank-kiled' (did you mean 'rank-killed'?)"),
-        (("--only", ","), "--only names no drill"),
-        (("--timeout", "soon"), "--timeout: cannot read 'soon' as a duration"),
-        (("--as", "gcp"), "unknown provider 'gcp'"),
-    ],
-)
-def test_bad_input_is_refused_before_anything_runs(
-    cli: CommandLine, words: tuple[str, str], message: str
-) -> None:
-    cli.write(job_yaml=JOB, train_py="print('never')\n")
-    refused = cli.run("drill", *words)
-    assert refused.code == 2
-    assert message in refused.err
-    assert not (drills(cli) / "runs").exists()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cloudtrain.errors import CloudError, RefusedError, SpecError, StorageError, UsageError
+from cloudtrain.errors import CloudError, RefusedError, StorageError, UsageError
 from cloudtrain.providers.azure.account import account, workspace_of
 from cloudtrain.providers.azure.client import Cluster, QuotaUsage, VmFamily
 from cloudtrain.providers.azure.config import AzureConfig
@@ -20,7 +20,6 @@ from cloudtrain.providers.azure.section import AzureSection
 from cloudtrain.providers.azure.submit import refuse_machines
 from cloudtrain.settings import Settings
 from cloudtrain_wire.events import Billing
-from tests.golden.cases import plan_of
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
@@ -296,32 +295,3 @@ def test_the_datastore_that_the_job_writes_to_is_opened_before_it_is_paid_for() 
     stub = Stub()
     ask(stub, compute="azureml:my-cluster")
     assert stub.opened == ["mine"]
-
-
-def test_outputs_and_early_termination_are_checked_at_their_lines_all_at_once() -> None:
-    text = """
-args: [--cache, "${outputs.prepared} ${outputs.prepare}"]
-azure:
-  outputs:
-    prepared: s3://bucket/prepared/
-    model: {mode: upload}
-    a-b: {}
-    table: {version: 3}
-  early_termination: {type: median_stopping, slack_factor: 0.1}
-"""
-    with pytest.raises(SpecError) as error:
-        plan_of("azure", text)
-    mistakes = [(issue.origin.split(":")[1], issue.message) for issue in error.value.issues]
-    assert mistakes == [
-        ("2", "unknown output 'prepare' (did you mean 'prepared'?)"),
-        ("5", "'s3://bucket/prepared/' is not a datastore path"),
-        ("6", "cloudtrain sets the mode of model"),
-        ("7", "is not a name of an output"),
-        ("8", "unknown key"),
-        ("9", "median_stopping takes no slack and no percentage"),
-    ]
-
-
-def test_only_a_native_sweep_ends_trials_by_a_policy_of_the_service() -> None:
-    plan = plan_of("azure", "azure: {early_termination: {type: bandit, slack_amount: 1}}\n")
-    assert "needs sweep.engine: native" in [issue.message for issue in plan.issues]

@@ -171,24 +171,6 @@ def test_the_log_of_any_program_is_read_from_a_file_and_from_a_pipe(
     assert json.loads(shown("-", "--json"))["failure"]["rule"] == "gpu-out-of-memory"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["no-such"], "there is no run 'no-such'"),
-        (["train.log"], "there is no file 'train.log', and no run of that name"),
-        (["CUDA out of memory. " * 200], "there is no file 'CUDA out"),
-    ],
-)
-def test_a_file_that_is_not_there_or_cannot_be_meant_is_not_taken_for_a_run(
-    home: RunStore, tmp_path: Path, arguments: list[str], message: str
-) -> None:
-    (tmp_path / "x.log").write_text("step 1\n")
-    a_run(home, "succeeded")
-    result = call("diagnose", *arguments)
-    assert result.code == 2
-    assert result.err.startswith(f"error: {message}")
-
-
 def refused(store: RunStore, reason: str, hint: str) -> None:
     folder = store.create(
         "a-1", {"plan.json": json.dumps({"provider": "aws", "spec": {"name": "digits"}})}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import CloudError, SpecError
+from cloudtrain.errors import CloudError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker import checks as docker_checks
@@ -32,24 +32,6 @@ from cloudtrain.providers.rehearsal.base import EmulatedPlan
 from cloudtrain.runs.paths import RunPaths
 from tests.golden.cases import plan_of
 from tests.support.waiting import HANG_SECONDS
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("image: dlc:pytorch-2.8\n", "job.yaml:1:1: image: dlc:pytorch-2.8 means something in aws"),
-        (
-            "image: {build: elsewhere/Dockerfile}\n",
-            "job.yaml:1:9: image.build: there is no file /",
-        ),
-        ("inputs: {a: 's3://b/c'}\n", "inputs.a: s3://b/c cannot be read by the docker provider"),
-        ("secrets: {A: {aws: 'ssm:a'}}\n", "add docker: 'env:A'"),
-    ],
-)
-def test_what_makes_no_sense_here_is_refused_at_its_line(text: str, message: str) -> None:
-    with pytest.raises(SpecError) as refused:
-        plan_of("docker", f"{text}name: digits\n")
-    assert message in str(refused.value)
 
 
 def test_host_names_sort_like_the_nodes() -> None:

@@ -41,22 +41,6 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path / "job")
 
 
-def test_check_and_plan_refuse_a_search_that_cannot_be_right() -> None:
-    wrong = [
-        "--provider",
-        "local",
-        "--set",
-        "sweep.space.learning=[1, 2]",
-        "--set",
-        "sweep.space.seed=[-1, 2]",
-    ]
-    for command in ("check", "plan"):
-        result = call(command, *wrong)
-        assert result.code == 2
-        assert "sweep.space.learning: the shared trainer has no option --learning" in result.err
-    assert "refused  submit would refuse it" in result.out
-
-
 SEARCHES = [
     path for path in sorted((ROOT / "examples").rglob("job.yaml")) if "sweep:" in path.read_text()
 ]
@@ -81,9 +65,8 @@ def test_a_setting_that_the_command_line_fixes_is_not_searched() -> None:
     )
     assert list(fixed["space"]) == ["batch-size"]
     assert "lr loguniform" not in call("plan", "--provider", "local", "--set", "args.lr=0.1").out
-    both = ["--provider", "local", "--set", "args.lr=0.1", "--set", "args.batch-size=32"]
-    assert call("plan", *both).code == 0
-    assert "leaves nothing to vary" in call("sweep", *both).err
+    both = ["--set", "args.lr=0.1", "--set", "args.batch-size=32"]
+    assert call("plan", "--provider", "local", *both).code == 0
 
 
 def test_a_fixed_setting_reaches_every_trial(

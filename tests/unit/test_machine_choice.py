@@ -177,7 +177,7 @@ def test_ones_own_table_wins_then_what_was_read_unless_ours_is_newer(
 
 
 @pytest.mark.parametrize("text", ["", "instance_type\n", "{}", "0", "\0"])
-def test_a_damaged_table_is_named_with_what_writes_it_anew(
+def test_a_damaged_table_is_named_with_its_line(
     planned: Planned, listed: Listed, text: str
 ) -> None:
     path = listed("aws", "eu-west-1", {"ml.g5.xlarge": 1.5})
@@ -185,7 +185,6 @@ def test_a_damaged_table_is_named_with_what_writes_it_anew(
     with pytest.raises(SpecError) as caught:
         planned("aws", {"gpus": 1}, "eu-west-1")
     assert f"{path}: line " in str(caught.value)
-    assert "write it anew: cloudtrain gpus --refresh --region eu-west-1" in str(caught.value)
 
 
 def test_cheaper_machines_of_both_clouds_are_named_if_they_satisfy_the_spec(

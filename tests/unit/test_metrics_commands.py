@@ -191,11 +191,3 @@ def test_the_default_is_the_newest_sweep_and_not_its_newest_trial(
         0,
         f"{sweep.sweep_id}, the last sweep from this folder\n{sweep.sweep_id} had ended already\n",
     )
-
-
-@pytest.mark.parametrize("word", ["stop", "logs"])
-def test_an_empty_name_means_no_run(ended: Ended, word: str) -> None:
-    ended("digits-aaaa")
-    result = call(word, "")
-    assert (result.code, result.out) == (2, "")
-    assert "the name of the run is empty" in result.err

@@ -33,33 +33,6 @@ from tests.support.native_sweeps import changed
 FITS = {"aws": TUNING, "azure": AZURE_RANDOM}
 on_each_cloud = pytest.mark.parametrize("cloud", FITS)
 
-REFUSED_BY_BOTH = {
-    "a machine is not an argument": (
-        ['sweep.space={"resources.nodes": [1, 2]}'],
-        "resources.nodes",
-        "varies only arguments",
-    ),
-    "a variable is not an argument": (
-        ['sweep.space={"env.SEED": [1, 2]}'],
-        "env.SEED",
-        "varies only arguments",
-    ),
-    "retries": (["sweep.retries=1"], "sweep.retries", "starts no failed trial again"),
-    "rungs": (["sweep.early_stopping={grace: 2}"], "sweep.early_stopping", "compares no rungs"),
-    "TPE": (["sweep.sampler=tpe"], "sweep.sampler", "tpe"),
-    "known points": (
-        ["sweep.try_first=[{lr: 0.001}]"],
-        "sweep.try_first",
-        "chooses all values itself",
-    ),
-    "steps": (['sweep.space={"width": "int(8, 64, 8)"}'], "space.width", "has a step of 8"),
-    "too little money": (
-        ["sweep.budget={max_cost: 4 USD}"],
-        "sweep.budget.max_cost",
-        "20 trials may cost",
-    ),
-}
-
 
 def errors(cloud: str, text: str) -> list[Issue]:
     return [
@@ -182,51 +155,6 @@ def test_a_whole_number_may_be_told_as_a_decimal_one() -> None:
 
 # Each after "CLI (v2) sweep job YAML schema" or "Hyperparameter tuning a model (v2)", but for
 # MLflow's names.
-REFUSED_BY_AZURE = {
-    "two names that become one": (
-        ['sweep.space={"a-b": [1, 2], "a_b": [1, 2]}'], "a_b", "have the same name on Azure ML",
-    ),
-    "a quote in a word": (["""sweep.space={"a": ["it's", "b"]}"""], "sweep.space.a", "cannot be put into the command"),
-    "a placeholder in a word": (['sweep.space={"a": ["${{name}}", "b"]}'], "sweep.space.a", "cannot be put into"),
-    "a logarithm for bayesian": (
-        ['sweep.space={"a": "loguniform(0.1, 1)"}'], "sweep.space.a", "takes choice, uniform and quniform",
-    ),
-    "a logarithm of whole numbers for bayesian": (
-        ['sweep.space={"a": "logint(1, 9)"}'], "sweep.space.a", "takes choice, uniform and quniform",
-    ),
-    "a normal distribution for bayesian": (
-        ['sweep.space={"a": "normal(0, 1)"}'], "sweep.space.a", "takes choice, uniform and quniform",
-    ),
-    "successive halving": (["sweep.method=asha"], "sweep.method", "lacks successive halving"),
-    "a part of a grid": (
-        ["sweep.method=grid", 'sweep.space={"a": [1, 2, 3]}', "sweep.trials=2"], "sweep.trials", "all 3 points",
-    ),
-    "too many trials": (["sweep.trials=1001"], "sweep.trials", "more than a sweep job has: 1000"),
-    "too large a grid": (
-        ["sweep.method=grid", 'sweep.space={"a": "int(1, 1001)"}', "sweep.trials=null"], "sweep.space", "1000",
-    ),
-    "a shell": (
-        ["azure={services: [ssh], ssh_key: ssh-ed25519 AAAA me}"], "azure.services", "a sweep job cannot have",
-    ),
-    "a name that MLflow refuses": (
-        ["entrypoint=train.py", 'sweep.objective.metric="loss{x}"'],
-        "sweep.objective.metric", "not a valid metric name in MLflow",
-    ),
-    "the sampling": (
-        ["azure={sweep_request: {sampling_algorithm: {type: grid}}}"],
-        "azure.sweep_request.sampling_algorithm.type", "cloudtrain sets",
-    ),
-    "the job of the trials": (
-        ["azure={sweep_request: {trial: {code: x}}}"], "azure.sweep_request.trial.code", "cloudtrain sets",
-    ),
-    "an unknown key": (
-        ["azure={sweep_request: {sampling_algorithm: {rules: sobol}}}"],
-        "azure.sweep_request.sampling_algorithm.rules", "did you mean 'rule'",
-    ),
-    "three months": (["sweep.budget={max_time: 90 d}"], "sweep.budget.max_time", "a sweep job takes 1 s to 60 d"),
-}  # fmt: skip
-
-
 EXPRESSIONS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "words": (Choice((1, True, "a")), "random", {"type": "choice", "values": ["1", "true", "a"]}),
     "real": (Uniform(0.5, 2.0), "random", {"type": "uniform", "min_value": 0.5, "max_value": 2.0}),
@@ -253,79 +181,6 @@ def test_a_dimension_is_the_expression_with_the_same_values(case: str) -> None:
 # money is held.
 
 RANGES = "ParameterRanges: {ContinuousParameterRanges: [%s]}"
-OWN_RANGE = f"aws={{sweep_request: {{HyperParameterTuningJobConfig: {{{RANGES}}}}}}}"
-REFUSED_BY_AWS = {
-    "SageMaker's own name": (['sweep.space={"_tuning_x": [1, 2]}'], "_tuning_x", "as SageMaker's own"),
-    "another sampler": (["sweep.sampler=tpe"], "sweep.sampler", "does not have the sampler tpe"),
-    "a part of a grid": (
-        ["sweep.method=grid", 'sweep.space={"a": [1, 2, 3]}', "sweep.trials=2"], "sweep.trials", "all 3 points",
-    ),
-    "a wide grid": (
-        ["sweep.method=grid", 'sweep.space={"a": "int(1, 31)"}', "sweep.trials=null"], "sweep.space.a", "at most 30",
-    ),
-    "a normal distribution": (['sweep.space={"a": "normal(0, 1)"}'], "sweep.space.a", "does not have"),
-    "a thousand trials": (["sweep.trials=1000"], "sweep.trials", "more than a tuning job has: 750"),
-    "asha without an end": (["sweep.method=asha"], "sweep.early_stopping", "how long a trial is"),
-    "asha with an eta": (
-        ["sweep.method=asha", "sweep.early_stopping={max: 27, eta: 4}"], "sweep.early_stopping.eta", "decides itself",
-    ),
-    "promotion": (
-        ["sweep.method=asha", "sweep.early_stopping={max: 27, promote: always}"],
-        "sweep.early_stopping.promote", "brings no trial back",
-    ),
-    "too long a trial": (
-        ["sweep.method=asha", "sweep.early_stopping={max: 20001}"], "sweep.early_stopping.max", "at most 20000",
-    ),
-    "AWS's own container": (["image=dlc:pytorch-2.8"], "image", "cannot name another command"),
-    "TensorBoard": (["aws={tensorboard: true}"], "aws.tensorboard", "a tuning job uploads nothing"),
-    "a shell": (["aws={remote_debug: true}"], "aws.remote_debug", "a tuning job allows no shell"),
-    "hardware tests": (["aws={infra_check: true}"], "aws.infra_check", "a tuning job tests no hardware"),
-    "many metrics": (
-        [f"metrics={json.dumps({f'm{n}': f'm{n}: ([0-9]+)' for n in range(17)})}"], "metrics", "at most 20",
-    ),
-    "the strategy": (
-        ["aws={sweep_request: {HyperParameterTuningJobConfig: {Strategy: Grid}}}"],
-        "aws.sweep_request.HyperParameterTuningJobConfig.Strategy", "cloudtrain sets",
-    ),
-    "the job of the trials": (
-        ["aws={sweep_request: {TrainingJobDefinition: {RoleArn: x}}}"],
-        "aws.sweep_request.TrainingJobDefinition.RoleArn", "cloudtrain sets",
-    ),
-    "the bound of a range": ([OWN_RANGE % "{Name: lr, MinValue: '0'}"], "MinValue", "cloudtrain sets"),
-    "a range of no setting": ([OWN_RANGE % "{Name: momentum, ScalingType: Auto}"], "Ranges[0]", "MinValue"),
-    "an unknown member": (
-        ["aws={sweep_request: {WarmStart: {}}}"], "aws.sweep_request.WarmStart", "WarmStartConfig",
-    ),
-    "a member that lacks another": (
-        ["aws={sweep_request: {WarmStartConfig: {WarmStartType: TransferLearning}}}"],
-        "aws.sweep_request.WarmStartConfig", "ParentHyperParameterTuningJobs",
-    ),
-    "a minute": (["sweep.budget={max_time: 1 min}"], "sweep.budget.max_time", "a tuning job takes 2 min to 30 d"),
-    "two months": (["sweep.budget={max_time: 60 d}"], "sweep.budget.max_time", "a tuning job takes 2 min to 30 d"),
-    "many variables": ([f"env={json.dumps({f'V{n}': '1' for n in range(49)})}"], "env", "at most 48"),
-}  # fmt: skip
-
-
-REFUSED = {
-    "aws": {**REFUSED_BY_BOTH, **REFUSED_BY_AWS},
-    "azure": {**REFUSED_BY_BOTH, **REFUSED_BY_AZURE},
-}
-
-
-@pytest.mark.parametrize(
-    ("cloud", "case"), [(cloud, case) for cloud in REFUSED for case in REFUSED[cloud]]
-)
-def test_what_a_cloud_cannot_express_is_refused_at_its_line(cloud: str, case: str) -> None:
-    changes, path, fragment = REFUSED[cloud][case]
-    issues = get_provider(cloud).native_sweeps().rules(plan_of(cloud, changed(*changes)))
-    # A maximum of the service model, which may be older than the service.
-    is_newer = case == "many variables"
-    assert any(
-        issue.field.endswith(path) and fragment in issue.message and issue.is_error != is_newer
-        for issue in issues
-    ), issues
-
-
 _CONFIG = "HyperParameterTuningJobConfig"
 _PARENT = "ParentHyperParameterTuningJobs: [{HyperParameterTuningJobName: digits-1}]"
 MEMBERS = (
@@ -351,21 +206,6 @@ def test_members_of_the_service_s_own_sweep_reach_it(cloud: str, members: str, p
     for name in place.split():
         value = value[int(name) if isinstance(value, list) else name]
     assert value in ("Auto", "TransferLearning", "sobol")
-
-
-@on_each_cloud
-def test_such_members_need_a_native_sweep(cloud: str) -> None:
-    members = {"aws": "WarmStartConfig: {}", "azure": "sampling_algorithm: {rule: sobol}"}
-    text = changed(f"{cloud}={{sweep_request: {{{members[cloud]}}}}}")
-    refused = [issue for issue in plan_of(cloud, text).issues if issue.is_error]
-    assert [issue.field for issue in refused] == [f"{cloud}.sweep_request"]
-    assert "engine: native" in refused[0].message
-
-
-def test_too_long_an_id_is_refused_at_the_name() -> None:
-    plan = replace(plan_of("aws", TUNING), run_id="a-name-of-forty-letters-and-then-some")
-    [issue] = [issue for issue in get_provider("aws").native_sweeps().rules(plan) if issue.is_error]
-    assert issue.line().startswith("job.yaml:2:1: name: the sweep's id a-name-of")
 
 
 def test_worst_cost_of_trials_is_bounded_by_the_time_of_the_budget() -> None:

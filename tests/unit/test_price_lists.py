@@ -316,48 +316,6 @@ def test_a_gpu_is_found_by_its_name_and_count_as_people_spell_them() -> None:
     assert names("A100:3") == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["a200"], "no machine has a GPU 'a200' (did you mean"),
-        (["A100:0"], "'A100:0': '0' is not a number of GPUs"),
-        (["--provider", "gcp"], "no table of machines is of 'gcp'"),
-        (
-            ["--region", "us-east-11"],
-            "no price in 'us-east-11' is known; prices are known in eastus, us-east-1\n",
-        ),
-        (["--refresh", "--region", "Mars"], "'Mars' is the name of no region\n"),
-        (
-            ["--refresh", "--provider", "aws", "--region", "eastus"],
-            "'eastus' is the name of no region of aws",
-        ),
-    ],
-)
-def test_what_it_cannot_mean_is_said_in_one_line(arguments: list[str], message: str) -> None:
-    result = call("gpus", *arguments)
-    assert (result.code, result.out) == (2, "")
-    assert result.err.startswith(f"error: {message}")
-
-
-@pytest.mark.parametrize(
-    ("rows", "why"),
-    [
-        ("ml.p4d.24xlarge,2O.00", "line 2: '2O.00' is not a price per hour"),
-        ("ml.p4d.24xlarge,0", "line 2: '0' is not a price per hour"),
-        (None, "No such file or directory"),
-    ],
-)
-def test_unreadable_custom_price_table_is_an_error_without_fallback(
-    tmp_path: Path, rows: str | None, why: str
-) -> None:
-    (tmp_path / "cloudtrain.toml").write_text('prices = "mine.csv"\n')
-    if rows is not None:
-        (tmp_path / "mine.csv").write_text(f"instance_type,usd_per_hour\n{rows}\n")
-    result = call("gpus", "A100:8")
-    assert (result.code, result.out) == (2, "")
-    assert f"cloudtrain.toml:1: prices: {tmp_path / 'mine.csv'}: {why}" in result.err
-
-
 @pytest.fixture
 def both_lists(lists: PriceLists, monkeypatch: pytest.MonkeyPatch) -> PriceLists:
     """Lists with a machine of each cloud."""

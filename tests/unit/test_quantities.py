@@ -7,18 +7,15 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.errors import SpecError
 from cloudtrain.providers import get_provider
 from cloudtrain.spec.fields import FieldErrors
-from cloudtrain.spec.inputs import MAX_METRICS, read_metrics
-from cloudtrain.spec.load import load_spec
+from cloudtrain.spec.inputs import read_metrics
 from cloudtrain.units import (
     format_duration,
     format_number,
@@ -136,14 +133,6 @@ def test_a_metric_is_written_with_one_suffix_or_one_exponent(value: float, text:
 # `metrics` in job.yaml: accepted expressions, and the definitions that SageMaker gets.
 
 
-def issues(tmp_path: Path, text: str) -> list[str]:
-    (tmp_path / "train.py").write_text("")
-    (tmp_path / "job.yaml").write_text(text)
-    with pytest.raises(SpecError) as error:
-        load_spec(tmp_path / "job.yaml")
-    return [issue.render() for issue in error.value.issues]
-
-
 @pytest.mark.parametrize(
     "pattern",
     [
@@ -163,42 +152,6 @@ def test_ordinary_expressions_are_taken(pattern: str) -> None:
 @pytest.mark.parametrize("name", ["train:loss", "average test loss", "sec/step", "a.b-c_1"])
 def test_names_of_metrics_are_those_that_the_clouds_accept(name: str) -> None:
     assert read_metrics({name: "([0-9.]+)"}) == {name: "([0-9.]+)"}
-
-
-@pytest.mark.parametrize(
-    ("pattern", "why"),
-    [
-        ("Accuracy: [0-9.]+", "has no group"),
-        ("(a) ([0-9]+)", "has a second group beside the first"),
-        ("a(?:([0-9])|b(c))", "has a second group beside the first"),
-        ("Accuracy: (?P<value>[0-9.]+)", "names its group"),
-        ("([0-9", "is not a valid regular expression"),
-        ("((?:a+)+)$", "has a repeat inside a repeat, which may run forever on some lines"),
-        ("(?:a|a)*([0-9])", "repeats a choice"),
-        ("(?:ab|[a]b)*([0-9])", "repeats a choice"),
-        ("((?:x*)*)y", "has a repeat inside a repeat, which may run forever on some lines"),
-        (r"([0-9]+) \1", "a reference to a group"),
-        ("(?i)acc ([0-9]+)", "sets flags"),
-        ("([0-9]*)", "matches every line, even an empty one"),
-        ("a++([0-9])", "a possessive repeat"),
-        ("(?=a)b([0-9])", "a look-around"),
-        ("(" + "a" * 500 + ")", "has 502 characters"),
-        (3, "expected a regular expression, got 3"),
-    ],
-)
-def test_an_expression_that_is_none_or_may_hang_is_refused(pattern: Any, why: str) -> None:
-    with pytest.raises(FieldErrors, match=re.escape(why)):
-        read_metrics({"x": pattern})
-
-
-def test_what_the_trainer_reports_itself_is_not_looked_for(tmp_path: Path) -> None:
-    (problem,) = issues(tmp_path, "metrics: {val_loss: 'val ([0-9.]+)'}\n")
-    assert "is already reported by the shared trainer" in problem
-
-
-def test_more_metrics_than_sagemaker_takes_are_refused() -> None:
-    with pytest.raises(FieldErrors, match=f"the limit is {MAX_METRICS}"):
-        read_metrics({f"m{n}": f"m{n} ([0-9]+)" for n in range(MAX_METRICS + 1)})
 
 
 @pytest.mark.parametrize(

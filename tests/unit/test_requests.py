@@ -99,33 +99,6 @@ def test_removing_what_cloudtrain_relies_on_is_refused(name: str) -> None:
     assert [issue.path for issue in own_errors(f"{name}: null")] == [("aws", "request", name)]
 
 
-@pytest.mark.parametrize(
-    ("provider", "request_text", "path", "message"),
-    [
-        ("aws", "Nonsense: 1", ("Nonsense",), "not a known member"),
-        ("aws", "Environment: {A: 5}", ("Environment", "A"), "expected text"),
-        ("aws", "ExperimentConfig: {Experiment: x}", ("ExperimentConfig", "Experiment"), "member"),
-        ("aws", "ModelPackageConfig: {}", ("ModelPackageConfig",), "is missing"),
-        (
-            "aws",
-            "InputDataConfig: [{ChannelName: more}]",
-            ("InputDataConfig", 0),
-            "DataSource",
-        ),
-        ("azure", "descripton: x", ("descripton",), "did you mean 'description'"),
-        ("azure", "resources: {docker_arg: x}", ("resources", "docker_arg"), "docker_args"),
-        ("azure", "outputs: {a-b: {type: uri_file}}", ("outputs", "a-b"), "not a name"),
-    ],
-)
-def test_a_mistake_names_the_line_of_the_spec(
-    provider: str, request_text: str, path: tuple[str | int, ...], message: str
-) -> None:
-    (issue,) = own_errors(request_text, provider)
-    assert issue.path == (provider, "request", *path)
-    assert message in issue.message
-    assert issue.origin.startswith("job.yaml:8:")
-
-
 @pytest.mark.parametrize("provider", FORMS)
 def test_removing_any_member_gives_issues_and_never_an_error(provider: str) -> None:
     for name in plan_with("{}", provider).request.document:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.errors import SpecError, StorageError, UsageError
+from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.providers.infrastructure import SettingValue, settings_edit
 from cloudtrain.settings import Settings, load_settings
 
@@ -45,14 +45,6 @@ def write_job_file(job: Path, text: str) -> Path:
 
 def load(home: Path, job: Path, flags: dict[str, str] | None = None, **environ: str) -> Settings:
     return load_settings(job, flags, {"HOME": str(home), **environ})
-
-
-def mistakes(
-    home: Path, job: Path, flags: dict[str, str] | None = None, **environ: str
-) -> list[str]:
-    with pytest.raises(SpecError) as caught:
-        load(home, job, flags, **environ)
-    return [mistake.render() for mistake in caught.value.issues]
 
 
 def test_the_four_places_give_way_to_each_other_in_order(home: Path, job: Path) -> None:
@@ -100,67 +92,6 @@ def test_the_xdg_folders_are_honoured(home: Path, job: Path, tmp_path: Path) -> 
     (tmp_path / "xdg" / "cloudtrain" / "config.toml").write_text('provider = "x"\n')
     settings = load(home, job, XDG_CONFIG_HOME=str(tmp_path / "xdg"), XDG_DATA_HOME="/data")
     assert (settings["provider"], settings["data_dir"]) == ("x", "/data/cloudtrain")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('provder = "x"\n', ":1: provder: unknown setting (did you mean 'provider'?)"),
-        ('\n[aws]\nregoin = "x"\n', ":3: aws.regoin: unknown setting (did you mean 'aws.region'?)"),
-        ('zzzzzz = "x"\n', ":1: zzzzzz: unknown setting"),
-        ("provider = 3\n", ":1: provider: expected text, got 3"),
-        ('provider = ""\n', ":1: provider: expected text, got ''"),
-        ('provider = {a = "x"}\n', ":1: provider.a: unknown setting"),
-        ('aws = "x"\n', ":1: aws: unknown setting"),
-        ("aws = {region = 3}\n", ":1: aws.region: expected text, got 3"),
-        ("\naws.region = 3\n", ":2: aws.region: expected text, got 3"),
-        ("[aws]\nsubnets = 3\n", ":2: aws.subnets: expected a list of texts, got 3"),
-        ("[aws]\nsubnets = ['a', 3]\n", ":2: aws.subnets: expected text, got 3"),
-        ("source_limit = 5\n", ":1: source_limit: expected text, got 5"),
-        ("source_limit = '5'\n", ":1: source_limit: cannot read '5' as a size; write for example"),
-        ("stop_grace = '5 hodr'\n", ":1: stop_grace: cannot read '5 hodr' as a duration"),
-        ("data_dir = '~no-such-user/x'\n", ":1: data_dir: unknown user: ~no-such-user/x"),
-        ('[azure]\npoll = "5"\n\n[aws]\npoll = "never"\n', ":5: aws.poll: expected"),
-        ('aws.poll = "never"\n', ":1: aws.poll: expected"),
-        ('# aws\n\naws = {poll = "never"}\n', ":3: aws.poll: expected"),
-        ('[aws]\n"poll" = "never"\n', ":2: aws.poll: expected"),
-        ('[ "aws" ]\nregion = "x"\npoll\t= "never"\n', ":3: aws.poll: expected"),
-        ("a = = 1\n", ":1:5: is not TOML: Invalid value"),
-        ("a = [\n", ": is not TOML:"),
-        ("a = 1\na = 2\n", ":2:6: is not TOML: Cannot overwrite a value"),
-        ("a = " + "[" * 5000 + "\n", ": is nested too deeply"),
-    ],
-    ids=lambda text: text[:24].strip(),
-)
-def test_a_mistake_in_the_file_is_told_with_its_line(
-    home: Path, job: Path, text: str, message: str
-) -> None:
-    path = write_job_file(job, text)
-    assert mistakes(home, job)[0].startswith(f"{path}{message}")
-
-
-def test_mistakes_of_all_places_are_told_at_once(home: Path, job: Path) -> None:
-    write_user_file(home, "provider = 1\n")
-    write_job_file(job, "nothing = 1\nsource_limit = 2\n")
-    assert len(mistakes(home, job, {"data_dir": ""}, CLOUDTRAIN_STOP_GRACE="x")) == 5
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda path: path.mkdir(), "Is a directory"),
-        (lambda path: path.write_bytes(b"a = '\xff'"), "it is not UTF-8 text"),
-    ],
-    ids=["a folder", "not UTF-8"],
-)
-def test_a_file_that_cannot_be_read_is_reported(
-    home: Path, job: Path, make: object, message: str
-) -> None:
-    path = job / "cloudtrain.toml"
-    make(path)  # type: ignore[operator]
-    (problem,) = mistakes(home, job)
-    assert problem.startswith(f"{path}: cannot be read")
-    assert message in problem
 
 
 # Edits of a cloudtrain.toml keep everything but the settings of a deployment.

@@ -27,7 +27,7 @@ from cloudtrain.sweeps.sweep import Sweep
 from tests.support.function_trials import ended_sweep, sweep_of
 from tests.support.in_process import call
 from tests.support.native_sweeps import changed
-from tests.support.samples import AWS_ACCOUNT, AZURE_ACCOUNT, BORN, python_program, write_events
+from tests.support.samples import BORN, python_program, write_events
 from tests.support.waiting import HANG_SECONDS, eventually
 
 # Commands that take a sweep where they take a run. Its trials are a function: no process is
@@ -80,13 +80,6 @@ def test_more_trials_without_a_name_are_those_of_the_last_submission(
     result = call("sweep", "more", "3")
     assert (result.code, "later-k2x9 is a run, not a sweep" in result.err) == (2, True)
     assert "hint: cloudtrain sweep more SWEEP 3" in result.err
-
-
-def test_unknown_command_of_a_sweep_is_named() -> None:
-    result = call("sweep", "plot", "digits-k2x9")
-    assert result.code == 2
-    assert "there is no command 'sweep plot'" in result.err
-    assert "report digits-k2x9 draws charts" in result.err
 
 
 def test_the_dashboard_of_a_local_ray_is_shown_while_the_sweep_runs(sweep: SweepFolder) -> None:
@@ -313,35 +306,6 @@ def test_failed_trials_are_shown_by_cause(failed_sweep: SweepFolder) -> None:
 def test_where_no_trial_failed_the_best_one_is_diagnosed(failed_sweep: SweepFolder) -> None:
     a_trial(failed_sweep, 0, 0.1, "small")
     assert f"{failed_sweep.sweep_id}-t000 succeeded" in diagnosed(failed_sweep)
-
-
-EARLY = {
-    ("aws", ""): "none: every trial trains to its end",
-    ("aws", "sweep.early_stopping={max: 27}; sweep.method=asha"): "SageMaker's Hyperband ends bad",
-    (
-        "aws",
-        "aws.sweep_request.HyperParameterTuningJobConfig.TrainingJobEarlyStoppingType=Auto",
-    ): "SageMaker ends bad trials early",
-    ("azure", ""): "none: every trial trains to its end",
-    (
-        "azure",
-        "azure.early_termination.type=median_stopping; sweep.method=random",
-    ): "Azure ML's policy median_stopping ends bad trials early",
-}
-
-
-@pytest.mark.parametrize(("cloud", "changes"), EARLY)
-def test_a_dry_run_names_what_ends_trials_early(
-    cloud: str, changes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, value in {**AWS_ACCOUNT, **AZURE_ACCOUNT}.items():
-        monkeypatch.setenv(name, value)
-
-    overrides = changes.split("; ") if changes else []
-    Path("job.yaml").write_text(changed("sweep.engine=native", *overrides))
-    shown = call("sweep", "--dry-run", "--provider", cloud)
-    assert f"  stopping    {EARLY[cloud, changes]}" in shown.err
 
 
 @pytest.mark.parametrize("cloud", ["aws", "azure"])
