@@ -107,9 +107,6 @@ def _stopping(plan: Plan) -> Iterator[Issue]:
     if rules is not None and "eta" in rules.model_fields_set:
         message = "SageMaker's Hyperband decides itself how many trials continue"
         yield Issue((*path, "eta"), message, PORTABLE)
-    if rules is not None and rules.promote == "always":
-        message = "SageMaker's Hyperband brings no trial back from its checkpoints"
-        yield Issue((*path, "promote"), message, PORTABLE)
 
 
 def _job(plan: Plan) -> Iterator[Issue]:
