@@ -38,7 +38,7 @@ HEAD = "### "
 
 MEMORY = re.compile(r"\d+(\.\d+)? [MGT]B of memory")
 LONG_RUN = re.compile(r"(.)\1{99,}")
-OF_PYTHON = re.compile(r"(is not (?:Python|JSON|TOML|valid TOML): ).*")
+OF_PYTHON = re.compile(r"(?:lstat: )?(is not (?:Python|JSON|TOML|valid TOML): |embedded null ).*")
 """Sentences of Python itself, which are other ones in other versions."""
 
 PLACEHOLDER = "@@"
