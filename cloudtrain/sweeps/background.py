@@ -33,10 +33,14 @@ def main() -> int:
 
 def _drive_ray(folder: SweepFolder) -> None:
     # Importing Ray takes seconds, and most sweeps do not use it.
-    from cloudtrain.sweeps.ray.driver import RayRuns, drive_ray
-    from cloudtrain.sweeps.ray.tune import RayCluster
+    from cloudtrain.sweeps.ray.cluster import RayCluster
+    from cloudtrain.sweeps.ray.trials import RayRuns, RayTrials
 
-    drive_ray(folder, RayCluster(folder), RayRuns(folder, folder.definition()))
+    cluster = RayCluster(folder)
+    try:
+        drive(folder, RayTrials(RayRuns(folder, folder.definition()), cluster))
+    finally:
+        cluster.disconnect()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from cloudtrain.sweeps.journal import (
     SweepEvent,
     SweepFolder,
 )
-from cloudtrain.sweeps.schedule import End, Start, Suggest, next_action
+from cloudtrain.sweeps.schedule import Action, End, Start, Suggest, next_action
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.suggest import Suggester, suggester_of
 
@@ -43,6 +43,9 @@ class Trials(Protocol):
 
     def request_stop(self, trial: Trial) -> None:
         """Ask the run of a trial to stop; repeating it does no harm."""
+
+    def failure(self, state: SweepState) -> str:
+        """Return why no trial can start any more; empty if trials can start."""
 
 
 class DriverClock:
@@ -180,7 +183,7 @@ class Driver:
         """Act on the present state. Return True if that ended the sweep."""
         for trial in to_be_stopped(self.state):
             self.trials.request_stop(trial)
-        while (action := next_action(self.state, self.clock.now())) is not None:
+        while (action := self._next_action()) is not None:
             if isinstance(action, Start) and time.monotonic() < self._no_start_before:
                 return False
             if isinstance(action, End):
@@ -193,6 +196,20 @@ class Driver:
             else:
                 self._start(self.journal.announce(action, self.clock.now()))
         return False
+
+    def _next_action(self) -> Action | None:
+        """Return the next action: the end of the sweep in place of a start that cannot be made."""
+        action = next_action(self.state, self.clock.now())
+        if not isinstance(action, Start | Suggest):
+            return action
+
+        failure = self.trials.failure(self.state)
+        if not failure:
+            return action
+        if any(trial.state == "running" for trial in self.state.trials):
+            return None
+
+        return End("failed", failure)
 
     def _look_at(self, trial: Trial) -> None:
         """Record new events of a trial at once and publish its values to other trials."""

@@ -215,6 +215,10 @@ class RunTrials:
             with suppress(CloudError):
                 run.stop_requested = Run(run.monitor.folder).request_stop(run.monitor.refresh())
 
+    def failure(self, state: SweepState) -> str:  # noqa: ARG002
+        """Return an empty text: a failed start is the end of its trial alone."""
+        return ""
+
     def _run(self, trial: Trial) -> _TrialRun:
         if trial.run not in self._runs:
             folder = self._folder(trial.run)

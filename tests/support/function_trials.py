@@ -214,6 +214,9 @@ class FunctionTrials:
     def request_stop(self, trial: Trial) -> None:
         self._write(trial.run, {**self._read(trial.run), "stopped": True})
 
+    def failure(self, state: SweepState) -> str:
+        return ""
+
     @property
     def last(self) -> int:
         return self.definition.last_report or 1

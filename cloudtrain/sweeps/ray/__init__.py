@@ -1,1 +1,1 @@
-"""Sweeps by the engine `ray`: Ray Tune places the trials, the journal holds the state."""
+"""Sweeps by the engine `ray`: Ray places the trials, the journal holds the state."""

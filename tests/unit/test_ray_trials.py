@@ -15,12 +15,11 @@ import pytest
 from cloudtrain.errors import CloudError, SpecError
 from cloudtrain.spec.search_space import Uniform
 from cloudtrain.sweeps.definition import Definition
-from cloudtrain.sweeps.driver import SweepJournal, request_stop
+from cloudtrain.sweeps.driver import drive, request_stop
 from cloudtrain.sweeps.journal import Launching, Reported, RunEnded, SweepEvent, SweepFolder
-from cloudtrain.sweeps.ray import driver as ray_driver
-from cloudtrain.sweeps.ray.driver import RayDriver, RayRuns, drive_ray
-from cloudtrain.sweeps.state import SweepState, Trial
-from cloudtrain.sweeps.suggest import suggester_of
+from cloudtrain.sweeps.ray import trials as ray_trials
+from cloudtrain.sweeps.ray.trials import Placement, RayRuns, RayTrials, WorkerLost
+from cloudtrain.sweeps.state import SweepState, Trial, state_of
 from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain_wire.rungs import goes_on
 from tests.support.function_trials import Killed, kill_at, learning
@@ -30,8 +29,7 @@ LAST = 4
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_driver, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(ray_driver, "RECONNECT_SECONDS", 0.01)
+    monkeypatch.setattr(ray_trials, "RECONNECT_SECONDS", 0.0)
 
 
 def sweep(root: Path, **changes: Any) -> SweepFolder:
@@ -61,6 +59,8 @@ class Jobs(RayRuns):
     """Runs of trials, each a file, on a disk that outlives all processes."""
 
     def __init__(self, folder: SweepFolder) -> None:
+        self.sweep = folder
+        self.definition = folder.definition()
         self.folder = folder.path / "jobs"
         self.folder.mkdir(exist_ok=True)
         self.bad: set[int] = set()
@@ -90,12 +90,13 @@ class Jobs(RayRuns):
         return SimpleNamespace(processes=1, gpus=0)
 
     def observe(self, trial: Trial) -> list[SweepEvent]:
-        """Return the unreported events of a run; stop a run that has lost its worker."""
+        """Return the unreported events of a run, which ends when it is asked to stop."""
         job = self.read(trial)
         sweep_events: list[SweepEvent] = [
             reported(trial, report) for report in range(trial.reports + 1, job["reports"] + 1)
         ]
-        return [*sweep_events, ended(trial, job.get("outcome") or "stopped")]
+        outcome = job.get("outcome") or ("stopped" if job["stop"] else "")
+        return [*sweep_events, ended(trial, outcome)] if outcome else sweep_events
 
     def request_stop(self, trial: Trial) -> None:
         self.write(trial, {**self.read(trial), "stop": True})
@@ -127,7 +128,7 @@ def ended(trial: Trial, outcome: Any) -> RunEnded:
 
 
 class Ray:
-    """A cluster: its workers run a step of each trial in turn, and tell the driver."""
+    """A cluster: each look at a worker lets it train until its next report."""
 
     def __init__(self, jobs: Jobs) -> None:
         self.jobs = jobs
@@ -136,6 +137,7 @@ class Ray:
         """Reports."""
         self.loses: dict[str, int] = {}
         """Run -> after which report its worker dies."""
+        self.placed: list[Placement] = []
 
     def connect(self) -> None:
         if not self.up:
@@ -144,51 +146,45 @@ class Ray:
     def disconnect(self) -> None:
         pass
 
-    def run(self, driver: RayDriver) -> None:
-        workers: dict[str, Iterator[SweepEvent | None]] = {}
-        while driver.end is None:
-            while (trial := driver.next_trial()) is not None:
-                assert trial["run"] not in workers
-                assert trial["run"] == driver.state.trials[trial["trial"]].run
-                workers[trial["run"]] = self.work(driver, trial["trial"])
-            assert len(workers) <= driver.state.definition.parallel
-            for run, events in list(workers.items()):
-                event = next(events)
-                number = int(run.split("-t")[1][:3])
-                if event is None:
-                    driver.lose(number, "its node is gone")
-                else:
-                    driver.take(event)
-                if event is None or isinstance(event, RunEnded):
-                    del workers[run]
+    def place(self, placement: Placement) -> Iterator[None]:
+        if self.breaks_after <= 0:
+            raise RuntimeError("the head node is gone")
+        assert placement.run not in [placed.run for placed in self.placed]
+        self.placed.append(placement)
+        state = state_of(
+            self.jobs.definition, (event for event, _ in self.jobs.sweep.events_from())
+        )
+        trial = state.trials[placement.trial]
+        assert trial.run == placement.run
+        running = [trial for trial in state.trials if trial.state == "running"]
+        assert len(running) <= self.jobs.definition.parallel
+        return self.work(trial)
 
-    def work(self, driver: RayDriver, number: int) -> Iterator[SweepEvent | None]:
-        trial = driver.state.trials[number]
-        job: dict[str, Any] = {"reports": trial.reports, "stop": False}
-        if self.jobs.has_run(trial):
-            job = self.jobs.read(trial)
-        self.jobs.write(trial, job)
-        for report in range(job["reports"] + 1, LAST + 1):
+    def refusal(self, worker: Iterator[None]) -> None:
+        next(worker, None)
+
+    def work(self, trial: Trial) -> Iterator[None]:
+        """Train; each step is a report."""
+        assert not self.jobs.has_run(trial)
+        self.jobs.write(trial, {"reports": trial.reports, "stop": False})
+        for report in range(trial.reports + 1, LAST + 1):
+            if self.breaks_after <= 0:
+                raise WorkerLost("the head node is gone")
             self.breaks_after -= 1
-            if self.breaks_after < 0:
-                raise RuntimeError("the head node is gone")
             behind = self.jobs.is_behind(trial, report)
             outcome = {"outcome": "pruned"} if behind else {}
             self.jobs.write(trial, {**self.jobs.read(trial), "reports": report, **outcome})
-            yield reported(trial, report)
-            if behind:
-                yield ended(trial, "pruned")
+            yield
+            if behind or self.jobs.read(trial)["stop"]:
+                return
             if self.loses.get(trial.run) == report:
-                yield None
-            if self.jobs.read(trial)["stop"]:
-                yield ended(trial, "stopped")
+                raise WorkerLost("its node is gone")
         self.jobs.write(trial, {**self.jobs.read(trial), "outcome": "completed"})
-        yield ended(trial, "completed")
 
 
 def run_to_the_end(folder: SweepFolder, ray: Ray | None = None) -> SweepState:
-    jobs = ray.jobs if ray else Jobs(folder)
-    return drive_ray(folder, ray or Ray(jobs), jobs, pause=lambda _: None)
+    ray = ray or Ray(Jobs(folder))
+    return drive(folder, RayTrials(ray.jobs, ray), pause=lambda: None)
 
 
 def killed_at(folder: SweepFolder, count: int) -> None:
@@ -226,7 +222,7 @@ def test_successor_of_a_killed_driver_keeps_every_trial_and_rung(tmp_path: Path)
     for count in range(1, sum(1 for _ in never_killed.events_from()), 2):
         folder = sweep(tmp_path / str(count))
         killed_at(folder, count)
-        assert sum(1 for _ in folder.events_from()) == count
+        assert sum(1 for _ in folder.events_from()) >= count
         sweep_state = run_to_the_end(folder)
         assert_nothing_is_lost_or_done_twice(folder)
         assert [trial.parameters for trial in sweep_state.trials] == [
@@ -258,8 +254,10 @@ def test_a_trial_whose_worker_is_lost_each_time_has_failed(tmp_path: Path) -> No
     jobs = Jobs(folder)
 
     class Lossy(Ray):
-        def work(self, driver: RayDriver, number: int) -> Iterator[SweepEvent | None]:
-            return iter([None]) if number == 2 else super().work(driver, number)
+        def work(self, trial: Trial) -> Iterator[None]:
+            if trial.number == 2:
+                raise WorkerLost("its node is gone")
+            yield from super().work(trial)
 
     sweep_state = run_to_the_end(folder, Lossy(jobs))
     assert (sweep_state.trials[2].state, len(sweep_state.trials[2].runs)) == ("failed", 3)
@@ -272,14 +270,15 @@ def test_end_of_a_run_before_the_loss_of_its_worker_counts(tmp_path: Path) -> No
     jobs = Jobs(folder)
 
     class Ending(Ray):
-        def work(self, driver: RayDriver, number: int) -> Iterator[SweepEvent | None]:
+        def work(self, trial: Trial) -> Iterator[None]:
             marks = (
                 {"outcome": "failed", "cause": "it raised"},
                 {"stop": True},
                 {"outcome": "completed"},
-            )[number]
-            self.jobs.write(driver.state.trials[number], {"reports": 1, "stop": False, **marks})
-            return iter([None])
+            )[trial.number]
+            self.jobs.write(trial, {"reports": 1, "stop": False, **marks})
+            raise WorkerLost("its node is gone")
+            yield
 
     sweep_state = run_to_the_end(folder, Ending(jobs))
     assert [trial.state for trial in sweep_state.trials] == ["failed", "stopped", "completed"]
@@ -290,34 +289,24 @@ def test_a_stop_ends_all_trials_also_those_that_have_not_begun(tmp_path: Path) -
     folder = sweep(tmp_path, parallel=3, rungs=())
     jobs = Jobs(folder)
 
-    class Slow(Ray):
-        def run(self, driver: RayDriver) -> None:
-            trials = [driver.next_trial() for _ in range(4)]
-            assert trials[3] is None
-            worker = self.work(driver, 0)
-            driver.take(next(worker) or pytest.fail("a report"))
-            request_stop(folder)
-            assert driver.next_trial() is None
-            assert driver.end is None
-            driver.withdraw(1)
-            driver.withdraw(2)
-            driver.withdraw(0)  # which has begun
-            assert [trial.state for trial in driver.state.trials] == [
-                "running",
-                "stopped",
-                "stopped",
-            ]
-            for event in worker:
-                driver.take(event or pytest.fail("an event"))
-                if isinstance(event, RunEnded):
-                    break
-            assert driver.next_trial() is None
+    class Full(Ray):
+        """A cluster with room for one trial."""
 
-    sweep_state = run_to_the_end(folder, Slow(jobs))
+        def work(self, trial: Trial) -> Iterator[None]:
+            if trial.number > 0:
+                while True:
+                    yield
+            for _ in super().work(trial):
+                request_stop(folder)
+                yield
+
+    sweep_state = run_to_the_end(folder, Full(jobs))
     assert (sweep_state.state, [trial.state for trial in sweep_state.trials]) == (
         "stopped",
         ["stopped"] * 3,
     )
+    assert [trial.reports for trial in sweep_state.trials] == [1, 0, 0]
+    assert [jobs.has_run(trial) for trial in sweep_state.trials] == [True, False, False]
 
 
 def test_a_stop_reaches_what_a_killed_driver_has_left_without_a_cluster(tmp_path: Path) -> None:
@@ -365,7 +354,7 @@ def test_broken_cluster_is_rejoined_and_given_up_without_progress(tmp_path: Path
     sweep_state = run_to_the_end(broken, ray)
     assert (sweep_state.state, sweep_state.reason) == (
         "failed",
-        "Ray Tune broke 3 times in a row: RuntimeError: the head node is gone",
+        "Ray broke 3 times in a row: RuntimeError: the head node is gone",
     )
     assert "running" not in {trial.state for trial in sweep_state.trials}
 
@@ -386,7 +375,6 @@ def test_a_trial_gets_the_cpus_and_parts_of_gpus_that_the_sweep_says(
     changes: dict[str, Any], lent: tuple[float, float], tmp_path: Path
 ) -> None:
     folder = sweep(tmp_path, **changes)
-    journal = SweepJournal(folder, SweepState.new(folder.definition()))
-    trial = RayDriver(journal, Jobs(folder), suggester_of(folder.definition())).next_trial()
-    assert trial is not None
-    assert (trial["cpus"], trial["gpus"], trial["metric"]) == (*lent, "accuracy")
+    ray = Ray(Jobs(folder))
+    run_to_the_end(folder, ray)
+    assert {(placed.cpus, placed.gpus) for placed in ray.placed} == {lent}
