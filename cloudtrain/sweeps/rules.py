@@ -63,7 +63,7 @@ def last_report(spec: JobSpec, sweep: Sweep) -> int | None:
     if sweep.stopping is not None and sweep.stopping.max is not None:
         return sweep.stopping.max
 
-    values = spec.args.values
+    values = spec.args.values or {}
     varied = arguments_of(sweep.space)
     if (
         spec.entrypoint is not None
@@ -113,8 +113,9 @@ def _with_value(spec: JobSpec, path: Keys, value: Scalar) -> JobSpec | None:
     section = str(path[0])
     name = str(path[-1])
 
-    if section == "args" and isinstance(spec.args.values, Mapping):
-        return spec.model_copy(update={"args": read_arguments({**spec.args.values, name: value})})
+    values = spec.args.values or {}
+    if section == "args" and isinstance(values, Mapping):
+        return spec.model_copy(update={"args": read_arguments({**values, name: value})})
 
     if section == "resources" and name in ("nodes", "processes"):
         return spec.model_copy(
