@@ -41,7 +41,7 @@ help:
 	@echo "make thorough   what takes long: ten kills where the tests try three, builds with a compiler"
 	@echo "make check   what CI runs: lint, types, imports, every test"
 	@echo "make coverage   run the tests and tell which lines none of them reached, in subprocesses too"
-	@echo "make versions   run the tests of launcher, trainer and providers on Python $(VERSIONS), if installed"
+	@echo "make versions   run the tests of what runs in jobs on Python $(VERSIONS), if installed"
 	@echo "make programs   run programs of Lightning, Accelerate and others (installs those into .programs first)"
 	@echo "make oracles   let AWS's own tools and Azurite judge (installs those into .oracles first)"
 	@echo "make fidelity   replay what the real services answered against the imitations"

@@ -5,6 +5,7 @@ to the trainer.
 from __future__ import annotations
 
 from functools import partial
+from random import Random
 from typing import NamedTuple
 
 import torch
@@ -92,16 +93,16 @@ def sequences(shape: Shape, count: int, seed: int) -> TensorDataset:
     """Return sequences of tokens, each with its next tokens: every next one is twice the last, or
     one more.
     """
-    generator = torch.Generator().manual_seed(seed)
-    tokens = torch.empty(count, shape.context + 1, dtype=torch.int64)
-    tokens[:, 0] = torch.randint(shape.vocabulary, (count,), generator=generator)
-    steps = torch.randint(2, (count, shape.context), generator=generator)
+    generator = Random(seed)
+    rows = []
+    for _ in range(count):  # in Python, since each operation on fake tensors takes a millisecond
+        row = [generator.randrange(shape.vocabulary)]
+        for step in generator.choices((0, 1), k=shape.context):
+            following = row[-1] + 1 if step else 2 * row[-1]
+            row.append(following % shape.vocabulary)
+        rows.append(row)
 
-    for position in range(shape.context):
-        last = tokens[:, position]
-        following = torch.where(steps[:, position] == 0, 2 * last, last + 1)
-        tokens[:, position + 1] = following % shape.vocabulary
-
+    tokens = torch.tensor(rows)
     return TensorDataset(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
 
