@@ -118,7 +118,7 @@ def _wait_until_saved(run: RunFolder, state: RunState, record: Record) -> str:
 
     While its status cannot be read, the job still gets its whole grace period.
     """
-    grace_seconds = _grace_seconds(run)
+    grace_seconds = RunRecord(run).grace_seconds
     deadline = time.monotonic() + NOTICE_SECONDS + grace_seconds
 
     last_error = ""
@@ -144,11 +144,6 @@ def _wait_until_saved(run: RunFolder, state: RunState, record: Record) -> str:
         f"it was cancelled {after} without having said that it has saved (azure.stop_grace gives"
         " more)"
     )
-
-
-def _grace_seconds(run: RunFolder) -> float:
-    """Return the grace period that the job was promised."""
-    return RunRecord(run).grace_seconds
 
 
 def _is_running(cloud: Workspace, run: RunFolder) -> bool:
