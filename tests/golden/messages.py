@@ -18,8 +18,9 @@ A case that is a text is `case`, or `job` in a group without `@@`; one that is a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fcntl import LOCK_EX, flock
 from importlib.metadata import version
 from pathlib import Path
 from shlex import split
@@ -166,7 +167,15 @@ def stored() -> dict[str, str]:
     return {title: body for title, _, body in (block.partition("\n") for block in blocks)}
 
 
-def store(messages: Mapping[str, str]) -> None:
-    """Write the file."""
-    blocks = [f"\n{HEAD}{title}\n{body}" for title, body in messages.items()]
-    MESSAGES.write_text("".join(blocks))
+def rewrite(title: str, messages: str, titles: Iterable[str]) -> None:
+    """Put the messages of a case into the file, also while other processes do the same.
+
+    `titles`: of all cases in their order; the file keeps no others.
+    """
+    with TABLE.open() as lock:
+        flock(lock, LOCK_EX)
+        known = {**stored(), title: messages}
+        blocks = [f"\n{HEAD}{name}\n{known[name]}" for name in titles if name in known]
+        new = MESSAGES.with_suffix(".new")
+        new.write_text("".join(blocks))
+        new.replace(MESSAGES)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.cases import REWRITE
-from tests.golden.messages import enter, plain, read_cases, store, stored
+from tests.golden.messages import enter, plain, read_cases, rewrite, stored
 from tests.support.in_process import call
 
 CASES = read_cases()
@@ -41,7 +41,7 @@ def test_a_mistake_is_reported_as_it_was(
 
     messages = f"exit {result.code}\n{plain(result.err, tmp_path)}"
     if REWRITE:
-        store(in_order({**stored(), title: messages}))
+        rewrite(title, messages, CASES)
     assert messages == stored().get(title)
 
 
@@ -56,8 +56,3 @@ def test_plan_reports_the_errors_that_check_reports(
 
 def test_the_file_has_the_messages_of_the_table_and_no_others() -> None:
     assert list(stored()) == list(CASES)
-
-
-def in_order(messages: dict[str, str]) -> dict[str, str]:
-    """Return the messages of the table's cases, in its order."""
-    return {title: messages[title] for title in CASES if title in messages}

@@ -65,12 +65,18 @@ def doubt_and_rerun(blows: str, machine: CloudMachine) -> None:
     machine.status(run_id, "here")
 
 
-def arrive_late(verb: str, machine: CloudMachine) -> None:
-    """Look for a job that appears when its absence was believed already."""
+def submit_late(machine: CloudMachine) -> str:
+    """Submit a job that the cloud has only once its absence was believed; return its run."""
     run_id = machine.submit("here", strikes("create:latex200"))
     machine.let_time_pass(70)
     machine.status(run_id, "here")
     machine.deliver_late_requests()
+    return str(run_id)
+
+
+def arrive_late(verb: str, machine: CloudMachine) -> None:
+    """Look for a job that appears when its absence was believed already."""
+    run_id = submit_late(machine)
     if verb in ("list_runs", "adopt"):
         getattr(machine, verb)("here")
     else:
@@ -80,10 +86,7 @@ def arrive_late(verb: str, machine: CloudMachine) -> None:
 
 def arrive_late_in_silence(verb: str, machine: CloudMachine) -> None:
     """Ask for a job that appears late while the cloud does not answer."""
-    run_id = machine.submit("here", strikes("create:latex200"))
-    machine.let_time_pass(70)
-    machine.status(run_id, "here")
-    machine.deliver_late_requests()
+    run_id = submit_late(machine)
     getattr(machine, verb)(run_id, "here", strikes("look:expiredx200"))
 
 
