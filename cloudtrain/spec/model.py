@@ -353,7 +353,9 @@ def _spec_model(sections: tuple[tuple[str, type[Section]], ...]) -> type[JobSpec
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of job.yaml for editors."""
-    schema = spec_model(section_models()).model_json_schema()
+    model = spec_model(section_models())
+    _build(Section)
+    schema = model.model_json_schema()
     del schema["title"], schema["required"]
     header = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -362,3 +364,10 @@ def json_schema() -> dict[str, Any]:
     }
 
     return header | schema
+
+
+def _build(model: type[Section]) -> None:
+    """Build all models below this one. Before 2.14, pydantic cannot write the defaults of others."""
+    for section in model.__subclasses__():
+        section.model_rebuild()
+        _build(section)

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 
 from cloudtrain.errors import CloudError, unreadable
 from cloudtrain.providers.azure.errors import ReadableAnswers, refuse_unreadable_storage
+from cloudtrain.providers.azure.run_history import RunHistory
 from cloudtrain.providers.azure.sdk import (
     RETRIES,
     TIMEOUTS,
     CreateWatch,
+    ResourceManager,
     RetryOptions,
     calling,
     credential,
@@ -38,13 +40,19 @@ with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
     from azure.ai.ml._artifacts import _blob_storage_helper as own_uploads
     from azure.ai.ml.constants import ListViewType
 
-# The SDK uploads the source with a separate client, which takes no options.
+# The SDK uploads the source with separate clients, which take no options. `del` fails if a version
+# of it has them elsewhere.
 _uploads: Any = own_uploads
+del _uploads.ContainerClient
 _uploads.ContainerClient = CheckedContainerClient
 _uploads.BlobServiceClient = partial(
     _uploads.BlobServiceClient,
     raw_response_hook=refuse_unreadable_storage,
 )
+
+_PROVIDER = "Microsoft.MachineLearningServices"
+_VERSION = "2023-08-01-preview"
+"""Version of ARM's API for lists of a region."""
 
 MAX_TRIALS = 1000
 """Maximum number of trials of a sweep job."""
@@ -176,16 +184,7 @@ class Workspace:
 
     def details(self, name: str) -> dict[str, Any] | None:
         """Return a job's entry in the run history: status, times, error, URLs of logs; or None."""
-        try:
-            with self._calling("looking at the job"):
-                details = self._history().get_run_details(name)
-        except CloudError as error:
-            if error.code == "NotFound":
-                return None
-            raise
-
-        with self._reading("looking at the job"):
-            return dict(details.as_dict())
+        return self._history.details(name)
 
     def cancel(self, name: str) -> None:
         """Request the cancellation of a job, without waiting for it."""
@@ -212,43 +211,46 @@ class Workspace:
             max_nodes=max_nodes,
         )
 
-    @cached_property
+    @property
     def location(self) -> str:
         """Region of the workspace, such as `eastus`."""
-        with self._calling("looking at the workspace"):
-            return str(self._client.workspaces.get(self.name).location or "")
+        return str(self._entity.location or "")
 
     def vm_family(self, size: str) -> VmFamily | None:
         """Return the family of a VM size; None if the region does not offer the size."""
-        with self._calling("listing machine sizes"):
-            for machine in self._client.compute.list_sizes(location=self.location):
-                if str(machine.name).lower() == size.lower():
-                    vcpus = int(_field_or_wire_name(machine, "v_cp_us", "vCPUs") or 0)
-                    return VmFamily(name=str(machine.family), vcpus=vcpus)
+        with self._reading("listing machine sizes"):
+            for machine in self._regional("vmSizes", "listing machine sizes"):
+                if str(machine["name"]).lower() == size.lower():
+                    return VmFamily(name=str(machine["family"]), vcpus=int(machine["vCPUs"]))
         return None
 
     def quota_usages(self) -> list[QuotaUsage]:
         """Return the quotas of the region, and the ones set for this workspace."""
-        with self._calling("looking at the quota"):
-            usages = list(self._client.compute.list_usage(location=self.location))
-
         with self._reading("looking at the quota"):
             quotas = []
-            for usage in usages:
-                if usage.limit is None or not self._binds(str(usage.id or "")):
+            for usage in self._regional("usages", "looking at the quota"):
+                if usage.get("limit") is None or not self._binds(str(usage.get("id"))):
                     continue
-                name = _quota_name(usage.name)
-                used = int(_field_or_wire_name(usage, "current_value", "currentValue") or 0)
-                quotas.append(QuotaUsage(name, used, int(usage.limit)))
+                name = str(usage["name"]["value"])
+                used = int(usage.get("currentValue") or 0)
+                quotas.append(QuotaUsage(name, used, int(usage["limit"])))
 
             return quotas
 
+    def _regional(self, kind: str, doing: str) -> list[Mapping[str, Any]]:
+        """Return a list of the workspace's region from ARM: `vmSizes` or `usages`."""
+        subscription = self._scope[0]
+        path = (
+            f"/subscriptions/{subscription}/providers/{_PROVIDER}/locations/{self.location}/{kind}"
+        )
+        with self._calling(doing):
+            pages = ResourceManager().pages(path, {"api-version": _VERSION})
+            return [item for page in pages for item in page]
+
     def _binds(self, usage_id: str) -> bool:
         """Return True if a quota is for this workspace: the list has other workspaces too."""
-        _, group, name = self._scope
-        prefix = f"/resourcegroups/{group}/providers/microsoft.machinelearningservices/workspaces/{name}/usages/"
         usage_id = usage_id.lower()
-        return "/workspaces/" not in usage_id or prefix.lower() in usage_id
+        return "/workspaces/" not in usage_id or f"{self._id}/usages/".lower() in usage_id
 
     def container(self, datastore: str) -> BlobContainer:
         """Return the blob container of a datastore, opened with its credentials or the user's."""
@@ -308,17 +310,20 @@ class Workspace:
         document: dict[str, Any] = yaml.safe_load(text.getvalue())
         return document
 
-    def _history(self) -> Any:
-        """Return the client of the run history, for times and for logs of all nodes.
+    @property
+    def _id(self) -> str:
+        """Id of the workspace in ARM."""
+        subscription, group, name = self._scope
+        return f"/subscriptions/{subscription}/resourceGroups/{group}/providers/{_PROVIDER}/workspaces/{name}"
 
-        The SDK's public methods return neither.
-        """
-        try:
-            return self._client.jobs._runs_operations
-        # the SDK does not check the service's answer about its address
-        except (KeyError, ValueError) as error:
-            where = f"looking for the run history of the workspace {self.name}"
-            raise unreadable(where, f"{type(error).__name__}: {error}") from error
+    @cached_property
+    def _history(self) -> RunHistory:
+        return RunHistory(str(self._entity.discovery_url), self._id, f"the workspace {self.name}")
+
+    @cached_property
+    def _entity(self) -> Any:
+        with self._calling("looking at the workspace"):
+            return self._client.workspaces.get(self.name)
 
     @cached_property
     def _containers(self) -> dict[str, BlobContainer]:
@@ -346,7 +351,7 @@ class Workspace:
         """Translate errors from members of an answer that have another type than documented."""
         try:
             yield
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             where = f"{action} in the workspace {self.name}"
             raise unreadable(where, f"{type(error).__name__}: {error}") from error
 
@@ -370,25 +375,6 @@ def _created(job: Any) -> float:
     return float(created.timestamp())
 
 
-def _field_or_wire_name(entity: Any, attribute: str, wire_name: str) -> Any:
-    """Return a value of an entity; azure-ai-ml 1.35 has some only under their JSON names."""
-    value = getattr(entity, attribute, None)
-    if value is not None:
-        return value
-
-    return vars(entity).get(wire_name)
-
-
 def _sas_of(datastore: Any) -> str:
     """Return the signature that opens a datastore; empty if it has none."""
     return str(getattr(datastore.credentials, "sas_token", None) or "")
-
-
-def _quota_name(name: Any) -> str:
-    """Return the name of a quota, which the SDK gives as a mapping or as an object."""
-    if isinstance(name, Mapping):
-        fields = name
-    else:
-        fields = vars(name or object)
-
-    return str(fields.get("value", ""))

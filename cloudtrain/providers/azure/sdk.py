@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, redirect_stderr
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from azure.core import PipelineClient
 from azure.core.credentials import AccessToken
@@ -47,7 +47,12 @@ _ATTEMPT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
 REFRESH_SECONDS = 300
 """Seconds from the renewal of a token to its expiry."""
 
+_NOISY = ("azure", "msal", "msrest", "urllib3")
+"""Packages whose log messages are suppressed."""
+
 _SCOPE = "https://containerregistry.azure.net/.default"
+
+Client: TypeAlias = PipelineClient[HttpRequest, HttpResponse]
 
 
 @contextmanager
@@ -138,8 +143,8 @@ def without_sdk_output() -> Iterator[None]:
     if logging.getLogger().isEnabledFor(logging.INFO):
         yield
         return
-    for name in ("azure", "msal", "urllib3", *logging.root.manager.loggerDict):
-        if name.startswith(("azure", "msal", "urllib3")):  # some loggers have separate levels
+    for name in (*_NOISY, *logging.root.manager.loggerDict):
+        if name.startswith(_NOISY):  # some loggers have separate levels
             logger = logging.getLogger(name)
             # setting a level takes long: it empties the caches of all loggers
             if logger.level != logging.CRITICAL:
@@ -228,6 +233,27 @@ def registry_login(registry: str) -> RegistryLogin:
         raise CloudError(f"{doing}: its answer is not a token") from error
 
 
+def json_client(address: str, scope: str = "") -> Client:
+    """Return a client of a service that answers JSON. `scope`: of its tokens; empty: it needs none.
+
+    Its answers are checked, and its requests are repeated for some seconds.
+    """
+    policies: list[Any] = [RetryPolicy(**RETRIES), ReadableAnswers()]
+    if scope:
+        policies.append(BearerTokenCredentialPolicy(credential(), scope))
+
+    return PipelineClient(address, policies=policies, **TIMEOUTS)
+
+
+def answer_of(client: Client, address: str, query: Mapping[str, str]) -> HttpResponse:
+    """Return the answer to a GET. Raise HttpResponseError for a status of 400 or more."""
+    answer = client.send_request(HttpRequest("GET", address, params=dict(query)))
+    if answer.status_code >= 400:
+        raise HttpResponseError(response=answer, error_format=ARMErrorFormat)
+
+    return answer
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A resource, and the time of the answer."""
@@ -313,20 +339,11 @@ class ResourceManager:
         else:
             address = path
 
-        answer = self._client.send_request(HttpRequest("GET", address, params=dict(query)))
-        if answer.status_code >= 400:
-            raise HttpResponseError(response=answer, error_format=ARMErrorFormat)
-
-        return answer
+        return answer_of(self._client, address, query)
 
     @cached_property
-    def _client(self) -> PipelineClient[HttpRequest, HttpResponse]:
-        token = BearerTokenCredentialPolicy(credential(), f"{self.address}/.default")
-        return PipelineClient(
-            self.address,
-            policies=[RetryPolicy(**RETRIES), ReadableAnswers(), token],
-            **TIMEOUTS,
-        )
+    def _client(self) -> Client:
+        return json_client(self.address, f"{self.address}/.default")
 
 
 def _looking(path: str) -> AbstractContextManager[None]:

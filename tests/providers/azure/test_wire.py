@@ -15,6 +15,8 @@ from cloudtrain.api.lookup import find_run
 from cloudtrain.api.run import Run
 from cloudtrain.errors import NOTHING_STARTED, CloudError
 from tests.fakes.azure.cloud import AzureCloud, client
+from tests.fakes.azure.wire import json_response
+from tests.fakes.messages import Call, Request, Response
 from tests.providers.azure.operations import ALWAYS, JOB, append_log, reconnect, submitted
 from tests.support.in_process import call as in_process
 from tests.support.samples import events_of
@@ -294,3 +296,29 @@ def test_no_other_machine_is_tried_while_a_job_may_exist(cloud: AzureCloud) -> N
     sizes = {body["properties"]["resources"]["instanceType"] for body in sent(cloud, "PutJob")}
     assert sizes == {T4}
     assert find_run("maybe-1").status().state == "submitting"
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [("runId", None), ("status", None), ("startTimeUtc", 5), ("logFiles", ["a"]), ("error", "e")],
+)
+def test_details_of_another_form_are_an_error_and_not_a_job_without_logs(
+    cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch, member: str, value: object
+) -> None:
+    run = submitted(f"details-{member.lower()}")
+    execute = cloud.endpoint.execute
+
+    def answer(request: Request, call: Call | None) -> Response:
+        response = execute(request, call)
+        if call is None or call.operation != "GetRunDetails":
+            return response
+        details = json.loads(response.body)
+        if value is None:
+            details[f"{member}_of_another_version"] = details.pop(member)
+        else:
+            details[member] = value
+        return json_response(200, details)
+
+    monkeypatch.setattr(cloud.endpoint, "execute", answer)
+    with pytest.raises(CloudError, match=f"the answer cannot be read: .*{member}"):
+        run.status()
