@@ -3,9 +3,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The versions that are installed, as pip takes them.
+CONSTRAINTS ?= constraints.txt
 # For build environments too; a relative path, since pip splits this at spaces.
 # Without bytecode of everything, which takes a minute: what is imported is compiled then.
-PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --quiet --disable-pip-version-check install --no-compile
+PIP := PIP_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip --quiet --disable-pip-version-check install --no-compile
 # Two more than there are cores: most tests wait for something now and then.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 2)')
 # Which tests, as pytest takes it: make test TESTS='tests/unit -k spec'
@@ -32,7 +34,7 @@ FILES ?=
 # Where `make live` tries: aws or azure.
 CLOUD ?=
 
-.PHONY: help demo test thorough quick check coverage versions programs oracles fidelity live gpu lint types imports image bench docs clean
+.PHONY: help demo test thorough quick check coverage versions bounds programs oracles fidelity live gpu lint types imports image bench docs clean
 
 help:
 	@echo "make demo    train handwritten digits on two processes of this machine (installs into .venv first)"
@@ -42,6 +44,7 @@ help:
 	@echo "make check   what CI runs: lint, types, imports, every test"
 	@echo "make coverage   run the tests and tell which lines none of them reached, in subprocesses too"
 	@echo "make versions   run the tests of what runs in jobs on Python $(VERSIONS), if installed"
+	@echo "make bounds   run the tests of specs, requests and providers with the oldest and the newest packages allowed"
 	@echo "make programs   run programs of Lightning, Accelerate and others (installs those into .programs first)"
 	@echo "make oracles   let AWS's own tools and Azurite judge (installs those into .oracles first)"
 	@echo "make fidelity   replay what the real services answered against the imitations"
@@ -79,6 +82,9 @@ coverage: $(VENV)/.dev
 
 versions:
 	@.ci/versions $(VERSIONS)
+
+bounds:
+	@.ci/bounds oldest newest
 
 programs: $(PROGRAMS)/.installed
 	CLOUDTRAIN_TEST_PROGRAMS=$(PROGRAMS)/bin/python $(BIN)/python $(PYTEST_ARGS) --dist load tests/programs
@@ -118,7 +124,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python docs/make/make_picture.py
 
 clean:
-	rm -rf $(VENV) $(PROGRAMS) $(ORACLES) .versions .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* dist
+	rm -rf $(VENV) $(PROGRAMS) $(ORACLES) .versions .bounds .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* dist
 
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

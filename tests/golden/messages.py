@@ -29,6 +29,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cloudtrain.providers.aws.service_model import model_name
 from cloudtrain.runs.store import RunStore
 from tests.support.samples import BORN, repeated, write_events
 
@@ -37,6 +38,8 @@ MESSAGES = Path(__file__).with_name("messages.txt")
 HEAD = "### "
 """What the title of a case begins with in the file of messages."""
 
+OF_CLICK = re.compile(r"no such option: (--?\w+)")
+"""Words of click before 8.2."""
 MEMORY = re.compile(r"\d+(\.\d+)? [MGT]B of memory")
 LONG_RUN = re.compile(r"(.)\1{99,}")
 OF_PYTHON = re.compile(r"(?:lstat: )?(is not (?:Python|JSON|TOML|valid TOML): |embedded null ).*")
@@ -153,8 +156,9 @@ def as_bytes(text: str) -> bytes:
 def plain(text: str, home: Path) -> str:
     """Return printed text without what differs between machines and versions."""
     text = text.replace(str(home), "/home/me")
-    for package in ("botocore", "torch"):
-        text = text.replace(version(package), f"VERSION-OF-{package.upper()}")
+    text = text.replace(version("torch"), "VERSION-OF-TORCH")
+    text = text.replace(model_name(), "botocore VERSION-OF-BOTOCORE")
+    text = OF_CLICK.sub(r"no such option '\1'.", text)
     text = MEMORY.sub("64 GB of memory", text)
     text = OF_PYTHON.sub(r"\1…", text)
     return LONG_RUN.sub(r"\1…", text).encode("utf-8", "backslashreplace").decode()

@@ -63,7 +63,13 @@ def loaded(request: dict[str, Any]) -> Any:
 def body_of(job: Any) -> dict[str, Any]:
     """Return the body that it would PUT after all uploads."""
     job.environment = REGISTERED
-    body: dict[str, Any] = json.loads(json.dumps(job._to_job()._to_rest_object().as_dict()))
+    return serialized(job._to_job()._to_rest_object())
+
+
+def serialized(rest: Any) -> dict[str, Any]:
+    """Return a resource as the SDK sends it. Before 1.34 `as_dict` has its Python names."""
+    document = rest.serialize() if hasattr(rest, "serialize") else rest.as_dict()
+    body: dict[str, Any] = json.loads(json.dumps(document))
     return body
 
 
@@ -71,8 +77,8 @@ def sweep_body(case: str, home: Path) -> dict[str, Any]:
     """Return the body of a sweep job that the SDK would PUT after all uploads."""
     job = loaded(golden(case, home))
     job.trial.environment = job.trial.code = REGISTERED
-    body: dict[str, Any] = json.loads(json.dumps(job._to_rest_object().as_dict()))["properties"]
-    return body
+    properties: dict[str, Any] = serialized(job._to_rest_object())["properties"]
+    return properties
 
 
 @pytest.mark.parametrize("case", AZURE_SWEEPS)
