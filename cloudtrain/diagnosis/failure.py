@@ -42,7 +42,12 @@ Confidence = Literal["high", "low", "none"]
 MAX_LINES_OF_SUCCESS = 50_000
 """Maximum lines to read of the last successful run of a job."""
 
-_RIGHTS_OF_JOBS = ("aws-denied", "azure-denied", "azure-storage-denied")
+_RIGHTS_OF_JOBS = (
+    "aws-denied",
+    "azure-denied",
+    "azure-storage-denied",
+    "azure-storage-firewall",
+)
 """Rules about missing rights of the job's role or identity."""
 
 MAX_REASON_CHARS = 4_000

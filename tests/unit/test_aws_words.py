@@ -184,6 +184,42 @@ def test_a_right_that_is_missing_is_named_as_policies_name_it(
     assert f"lack a permission: {action}" in str(error.hint)
 
 
+USER = "User: arn:aws:sts::1:assumed-role/dev/me is not authorized to perform: s3:PutObject on resource: r"
+
+
+@pytest.mark.parametrize(
+    ("message", "hint"),
+    [
+        (USER, "these credentials lack a permission: s3:PutObject"),
+        (
+            USER.replace("dev/me", "train/SageMaker"),
+            "the job's role (aws.role) lacks a permission: s3:PutObject",
+        ),
+        (
+            f"{USER} with an explicit deny in a service control policy",
+            "a policy of your organization (SCP) denies s3:PutObject",
+        ),
+        (
+            f"{USER} because no permissions boundary allows the s3:PutObject action",
+            "the permissions boundary of these credentials does not allow s3:PutObject",
+        ),
+        (
+            f"{USER} with an explicit deny in a resource-based policy",
+            "the policy of the resource itself (bucket, key, repository) does not allow these",
+        ),
+        (
+            f"{USER} because no VPC endpoint policy allows the s3:PutObject action",
+            "the policy of the VPC endpoint does not allow s3:PutObject",
+        ),
+    ],
+    ids=["caller", "job", "organization", "boundary", "resource", "endpoint"],
+)
+def test_a_denial_says_who_lacks_what_and_by_which_policy(message: str, hint: str) -> None:
+    answer = {"Error": {"Code": "AccessDenied", "Message": message}}
+    error = translated(ClientError(answer, "put_object"), "put_object", "us-east-1")
+    assert str(error.hint).startswith(hint)
+
+
 def test_a_job_that_has_trained_is_not_said_to_have_never_begun() -> None:
     message = "ClientError: Checkpoint upload failed: AccessDenied"
     trained = [{"Status": "Starting"}, {"Status": "Training"}, {"Status": "Uploading"}]

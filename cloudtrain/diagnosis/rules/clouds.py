@@ -158,10 +158,23 @@ ACCESS = (
         source=_IAM,
     ),
     Rule(
+        name="azure-storage-firewall",
+        patterns=(
+            r"\bAuthorizationFailure\b",
+            r"This request is not authorized to perform this operation\.(?! using)",
+        ),
+        cause="the storage account's firewall keeps the job's machines out",
+        remedy=(
+            "let their network in (az storage account network-rule add, or a private endpoint of"
+            " the storage account in the workspace's network)"
+        ),
+        source="https://learn.microsoft.com/rest/api/storageservices/common-rest-api-error-codes",
+    ),
+    Rule(
         name="azure-storage-denied",
         patterns=(
             r"StreamAccess[\s\S]{0,2000}(AuthorizationPermissionMismatch|Authentication)",
-            r"AuthorizationPermissionMismatch|AuthorizationFailure",
+            r"AuthorizationPermissionMismatch",
             r"ScriptExecution\.\w+\.Authentication",
             r"This request is not authorized to perform this operation",
             r"KeyBasedAuthenticationNotPermitted|PublicAccessNotPermitted",
@@ -206,7 +219,7 @@ ACCESS = (
             "hand the key over as a secret (secrets: in job.yaml), or give the job's role or"
             " identity the right"
         ),
-        source="https://boto3.amazonaws.com/v1/documentation/api/latest/guide/credentials.html",
+        source="docs/guides/secrets.md",
     ),
     Rule(
         name="aws-denied",
@@ -216,8 +229,11 @@ ACCESS = (
             r"does not have \S{1,80} access to the|UnauthorizedOperation|explicit deny",
             r"Data download failed:.{0,200}403 Forbidden",
         ),
-        cause="the job's role lacks a right",
-        remedy="the job's role (aws.role) lacks a permission that the message names",
+        cause="a user or a role lacks a right on AWS",
+        remedy=(
+            "give the action that the message names to whom it names after `User:`; inside a job,"
+            " that is the job's role (aws.role)"
+        ),
         source=_IAM,
     ),
     Rule(

@@ -15,8 +15,9 @@ from botocore import exceptions as sdk
 from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
 
-from cloudtrain.diagnosis.rule import SAGEMAKER_TRUST, sagemaker_quota
+from cloudtrain.diagnosis.rule import sagemaker_quota
 from cloudtrain.errors import DENIED_CODES, CloudError, ErrorKind, Outcome, unreadable
+from cloudtrain.providers.aws.error_codes import BY_CODE, WAIT, hint_for, hint_for_denial
 
 _UNREADABLE = "UnreadableAnswer"
 """Code of the error that replaces an answer that is not the service's."""
@@ -25,39 +26,10 @@ _REQUEST_IDS = ("x-amzn-requestid", "x-amz-request-id")
 """Every answer of AWS has one of these headers."""
 
 _TRY_AGAIN = "then try again"
-_WAIT = f"wait a little, {_TRY_AGAIN}"
 
 NOT_FOUND = "NotFound"
 """Our code for a missing job: SageMaker's code only says that a value is invalid."""
 
-_EXPIRED = {
-    "ExpiredToken",
-    "ExpiredTokenException",
-    "RequestExpired",
-    "TokenRefreshRequired",
-    "RequestTimeTooSkewed",
-}
-_UNKNOWN = {
-    "UnrecognizedClientException",
-    "InvalidClientTokenId",
-    "InvalidAccessKeyId",
-    "SignatureDoesNotMatch",
-    "InvalidSignatureException",
-    "IncompleteSignature",
-    "AuthFailure",
-    "MissingAuthenticationToken",
-    "MissingAuthenticationTokenException",
-}
-_THROTTLED = {
-    "Throttling",
-    "ThrottlingException",
-    "ThrottledException",
-    "TooManyRequestsException",
-    "RequestLimitExceeded",
-    "RequestThrottled",
-    "SlowDown",
-    "ProvisionedThroughputExceededException",
-}
 _FAILED = {
     "InternalFailure",
     "InternalError",
@@ -65,12 +37,6 @@ _FAILED = {
     "InternalServerException",
     "ServiceUnavailable",
     "ServiceUnavailableException",
-}
-_WRONG_REGION = {
-    "PermanentRedirect",
-    "301",
-    "AuthorizationHeaderMalformed",
-    "IllegalLocationConstraintException",
 }
 
 NOT_CONNECTED = (sdk.EndpointConnectionError, sdk.ConnectTimeoutError, sdk.ProxyConnectionError)
@@ -111,30 +77,12 @@ _BY_TYPE: tuple[tuple[tuple[type[Exception], ...], ErrorKind], ...] = (
             sdk.IncompleteReadError,
             sdk.HTTPClientError,
         ),
-        ErrorKind("no answer came", _WAIT, "Lost", transient=True, outcome=Outcome.UNKNOWN),
+        ErrorKind("no answer came", WAIT, "Lost", transient=True, outcome=Outcome.UNKNOWN),
     ),
     (
         (sdk.ParamValidationError,),
         ErrorKind("boto3 rejects the call", "pip install --upgrade boto3", "ParamValidation"),
     ),
-)
-
-_BY_CODE = (
-    (
-        _EXPIRED,
-        ErrorKind(
-            "the credentials have expired",
-            f"aws sso login, new keys, or set this machine's clock, {_TRY_AGAIN}",
-        ),
-    ),
-    (
-        _UNKNOWN,
-        ErrorKind(
-            "AWS does not accept these credentials",
-            f"check AWS_PROFILE and the keys (aws sts get-caller-identity), {_TRY_AGAIN}",
-        ),
-    ),
-    (_THROTTLED, ErrorKind("too many requests", _WAIT, transient=True)),
 )
 
 _S3_ACTIONS = {
@@ -193,15 +141,15 @@ def _from_response(error: ClientError, name: str, region: str, place: str) -> Cl
     where = f"{name} in {region}"
     if place:
         where += f", {place}"
-    for codes, kind in _BY_CODE:
-        if code in codes:
-            return kind.error(where, answer, code)
+    known = BY_CODE.get(code)
+    if known is not None:
+        return known.error(where, answer, code)
     if code == _UNREADABLE:
         return unreadable(where, answer)
     if status >= 500 or code in _FAILED:
         kind = ErrorKind(
             f"AWS failed ({code or status})",
-            _WAIT,
+            WAIT,
             transient=True,
             outcome=Outcome.UNKNOWN,
         )
@@ -211,35 +159,17 @@ def _from_response(error: ClientError, name: str, region: str, place: str) -> Cl
         code == "ValidationException" and re.search("not found|could not find", answer.lower())
     )
     description = f"{where}: {code}: {answer}"
-    hint = _hint(code, answer, name, region)
+    if code in DENIED_CODES:
+        hint: str | None = hint_for_denial(answer, _action(answer, name))
+    elif code == "ResourceLimitExceeded":
+        hint = sagemaker_quota(answer)
+    else:
+        hint = hint_for(code, answer, region)
+
     if is_missing:
         code = NOT_FOUND
 
     return CloudError(description, hint=hint, code=code)
-
-
-def _hint(code: str, answer: str, name: str, region: str) -> str | None:
-    if code in DENIED_CODES:
-        return f"these credentials lack a permission: {_action(answer, name)}"
-    if code == "NoSuchBucket":
-        return "check aws.bucket; cloudtrain does not create buckets"
-    if code in _WRONG_REGION:
-        return (
-            f"the bucket must be in the job's own region, {region}: check aws.bucket and aws.region"
-        )
-    if code == "ResourceLimitExceeded":
-        return sagemaker_quota(answer)
-    if "registry ID" in answer:
-        return (
-            "check the image's name and tag (cloudtrain image build pushes one), and that the"
-            " job's role (aws.role) has the named ecr: permissions"
-        )
-    if re.search("training ?image", answer, re.IGNORECASE):
-        return "set image: to an address in Amazon ECR in this region, or leave it out"
-    if "assume" in answer.lower() and "role" in answer.lower():
-        return SAGEMAKER_TRUST
-
-    return None
 
 
 def _action(answer: str, name: str) -> str:

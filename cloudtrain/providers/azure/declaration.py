@@ -34,6 +34,7 @@ DECLARATION = Declaration(
         "subscription": Setting("Azure subscription"),
         "resource_group": Setting("resource group"),
         "workspace": Setting("Azure ML workspace"),
+        "tenant": Setting("Entra tenant of the subscription, if your login belongs to several"),
         "location": Setting("where the workspace is, such as eastus: prices depend on it"),
         "compute": Setting("compute cluster; none: serverless"),
         "datastore": Setting(

@@ -21,8 +21,6 @@ from azure.core.pipeline.policies import SansIOHTTPPolicy
 
 from cloudtrain.diagnosis.rule import azure_quota
 from cloudtrain.errors import (
-    DENIED,
-    NAME_TAKEN,
     CloudError,
     CloudtrainError,
     ErrorKind,
@@ -30,35 +28,24 @@ from cloudtrain.errors import (
     RefusedError,
     unreadable,
 )
-from cloudtrain.providers.shared.recording import recording
-
-KEYS_FORBIDDEN = "KeyBasedAuthenticationNotPermitted"
-"""Storage's code for an account that forbids its keys and their signatures."""
-
-USE_IDENTITY = (
-    "let the workspace open its storage by identity: az ml workspace update "
-    "--system-datastores-auth-mode identity, with --name and --resource-group"
+from cloudtrain.providers.azure.error_codes import (
+    FORBIDDEN,
+    NO_CREDENTIALS,
+    NOT_ACCEPTED,
+    meaning,
 )
+from cloudtrain.providers.shared.recording import recording
 
 _TRY_AGAIN = "then try again"
 _WAIT = f"wait a little, {_TRY_AGAIN}"
-_LOGIN = f"az login, {_TRY_AGAIN}"
 
 _LOST = ErrorKind("no answer came", _WAIT, "Lost", transient=True, outcome=Outcome.UNKNOWN)
 _UNREACHABLE = ErrorKind(
     "Azure cannot be reached", f"check the network; {_TRY_AGAIN}", "Unreachable", transient=True
 )
-_EXPIRED = ErrorKind("the credentials have expired", _LOGIN, "Expired")
-_NO_CREDENTIALS = ErrorKind(
-    "no Azure credentials",
-    f"az login (or AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET), {_TRY_AGAIN}",
-    "NoCredentials",
-)
-_NOT_ACCEPTED = ErrorKind("Azure does not accept these credentials", _LOGIN)
 _THROTTLED = ErrorKind("too many requests", _WAIT, transient=True)
-
-_STALE = ("AADSTS700082", "AADSTS70043", "AADSTS50173", "AADSTS50078", "AADSTS50076", "expired")
-"""Codes and words of Entra ID for a login that has to be renewed."""
+_BY_STATUS = {401: NOT_ACCEPTED, 403: FORBIDDEN}
+"""Meaning of errors whose code is in no table."""
 
 _FOREIGN = ("azure", "marshmallow", "requests", "msal")
 _REFUSALS = ("ValidationException", "ValidationError", "EmptyDirectoryError")
@@ -68,17 +55,16 @@ _NOISE = ("RequestId:", "Time:", "ErrorCode:", "Content:")
 _STORAGE_HEADERS = ("x-ms-version", "x-ms-error-code", "x-ms-request-id")
 """Every answer of the storage service has one of these headers."""
 
-_MISSING = {
-    "SubscriptionNotFound": ("azure.subscription", "az account list shows yours"),
-    "InvalidSubscriptionId": ("azure.subscription", "az account list shows yours"),
-    "ResourceGroupNotFound": ("azure.resource_group", "az group list shows yours"),
-    "ParentResourceNotFound": ("azure.workspace", "az ml workspace list shows yours"),
-    "WorkspaceNotFound": ("azure.workspace", "az ml workspace list shows yours"),
-}
-_ROLES = {
-    "blob": "Storage Blob Data Contributor on the workspace's storage account",
-    "arm": "AzureML Data Scientist on the workspace",
-}
+_NOT_SET_UP = re.compile(
+    r"not fully configured|no response from the IMDS|no managed identity endpoint|No accounts were"
+    r"|cache unavailable|not found on path|not installed|could not be found|azure-identity-broker"
+    r"|authentication unavailable\.?$",
+    re.IGNORECASE,
+)
+"""Words of a credential that was not tried, since nothing of it is set up on this machine."""
+_CREDENTIAL = re.compile(
+    r"^\s*(\w+Credential): (.+?)(?=^\s*\w+Credential: |^To mitigate|\Z)", re.M | re.S
+)
 
 
 class UnreadableAnswer(ServiceResponseError):
@@ -206,10 +192,10 @@ def translated(error: Exception, call: str, place: str, action: str = "") -> Clo
     for cause in _chain(error):
         if isinstance(cause, UnreadableAnswer):
             return unreadable(where, str(cause))
-        if isinstance(cause, sdk.ClientAuthenticationError):
-            return _unauthenticated(cause, where, action)
         if isinstance(cause, sdk.HttpResponseError) and cause.status_code is not None:
             return _from_response(cause, where, action)
+        if isinstance(cause, sdk.ClientAuthenticationError):
+            return _without_token(cause, where)
         if isinstance(cause, sdk.ServiceResponseError):
             return _LOST.error(where, _one_line(cause))
         if isinstance(cause, (sdk.ServiceRequestError, ConnectionError)):
@@ -262,13 +248,20 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             pending += [cause.__cause__, cause.__context__]
 
 
-def _unauthenticated(error: sdk.ClientAuthenticationError, where: str, action: str) -> CloudError:
-    if error.status_code == 403:
-        return _denied(error, where, action)
+def _without_token(error: sdk.ClientAuthenticationError, where: str) -> CloudError:
+    """Return the error of a login that gave no token."""
+    kind = meaning("", str(error)) or NO_CREDENTIALS
+    return kind.error(where, _login_problem(str(error)) or _one_line(error))
 
-    is_stale = error.status_code == 401 or any(word in str(error) for word in _STALE)
-    kind = _EXPIRED if is_stale else _NO_CREDENTIALS
-    return kind.error(where, _one_line(error))
+
+def _login_problem(text: str) -> str:
+    """Return why each way to log in failed that is set up; of all, if none is. Empty without a list.
+
+    The list of DefaultAzureCredential begins with the ways that nobody uses on this machine.
+    """
+    problems = {name: " ".join(reason.split()) for name, reason in _CREDENTIAL.findall(text)}
+    tried = {name: reason for name, reason in problems.items() if not _NOT_SET_UP.search(reason)}
+    return "; ".join(f"{name}: {reason[:500]}" for name, reason in (tried or problems).items())
 
 
 def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> CloudError:
@@ -277,41 +270,31 @@ def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> Clo
     answer = _one_line(error)
     if status < 400:  # the SDK could not parse it
         return unreadable(where, answer)
-    if status == 401:
-        return _NOT_ACCEPTED.error(where, answer, code)
-    if status == 403:
-        return _denied(error, where, action)
-    if status == 404 or code in _MISSING:
-        return _not_found(error, where)
-    if "already exists" in answer and "job" in answer.lower():
-        return CloudError(f"{where}: {answer}", code=NAME_TAKEN)
     if status in (408, 429):
         return _THROTTLED.error(where, answer, code)
-    # an earlier attempt of the SDK to upload it, whose answer was lost
-    if code == "BlobAlreadyExists":
-        return CloudError(f"{where}: {answer}", hint="try again", code=code, transient=True)
     if status >= 500:
         words = f"Azure failed ({code or status})"
         kind = ErrorKind(words, _WAIT, transient=True, outcome=Outcome.UNKNOWN)
         return kind.error(where, answer, code)
 
+    message = f"{error} {_header(error, 'WWW-Authenticate')}"  # which names the tenant
+    known = meaning(code, message, action) or _BY_STATUS.get(status)
+    if known is not None:
+        if code and code not in answer and code != "UserError":
+            answer = f"{answer} ({code})"
+        return known.error(where, answer, known.code or code)
+
     reasons = _details(error)
     if reasons:  # the message only says that the request is invalid
         answer = f"{answer} {'; '.join(reasons)}"[:1000]
+    if status == 404:
+        return CloudError(f"{where}: {answer}", code="NotFound")
 
-    return CloudError(
-        f"{where}: {code or status}: {answer}",
-        hint=_hint(answer),
-        code=code or str(status),
-    )
-
-
-def _hint(answer: str) -> str | None:
+    hint = None
     if "quota" in answer.lower():
-        return azure_quota(answer)
-    if re.search(r"unknown compute target|compute not found", answer, re.IGNORECASE):
-        return "check azure.compute: az ml compute list shows the workspace's clusters"
-    return None
+        hint = azure_quota(answer)
+
+    return CloudError(f"{where}: {code or status}: {answer}", hint=hint, code=code or str(status))
 
 
 def _details(error: sdk.HttpResponseError) -> list[str]:
@@ -320,63 +303,15 @@ def _details(error: sdk.HttpResponseError) -> list[str]:
     return [str(detail.message) for detail in details if getattr(detail, "message", None)]
 
 
-def _denied(error: sdk.HttpResponseError, where: str, action: str) -> CloudError:
-    answer = _one_line(error)
-    # the storage service's code for an invalid or expired signature
-    if _code(error) == "AuthenticationFailed":
-        message = (
-            f"{where}: the credentials have expired, or this machine's clock is wrong: {answer}"
-        )
-        return CloudError(
-            message,
-            hint=f"check this machine's clock with date -u; {_LOGIN}",
-            code="Expired",
-        )
-    if _code(error) == KEYS_FORBIDDEN:
-        message = f"{where}: the storage account takes no keys: {answer}"
-        return CloudError(message, hint=USE_IDENTITY, code=KEYS_FORBIDDEN)
-
-    kind = "blob" if "Microsoft.Storage" in str(error) or _is_of_storage(error) else "arm"
-    named = re.search(r"perform action '([^']+)'|permissions for (\S+) actions", answer)
-    if named:
-        action = named[1] or named[2]
-
-    needed = ""
-    if action:
-        needed = f"{action}: "
-
-    hint = (
-        f"these credentials lack a role ({needed}{_ROLES[kind]}), or it was given minutes ago and"
-        " is not in force yet"
-    )
-    return CloudError(f"{where}: not authorized: {answer}", hint=hint, code=DENIED)
+def _header(error: sdk.HttpResponseError, name: str) -> str:
+    return str(getattr(error.response, "headers", {}).get(name, ""))
 
 
-def _not_found(error: sdk.HttpResponseError, where: str) -> CloudError:
-    code = _code(error)
-    answer = _one_line(error)
-    missing = _MISSING.get(code)
-    if missing is None and re.search(r"workspaces/[^/'\s]+'? .*not found", answer, re.IGNORECASE):
-        missing = _MISSING["WorkspaceNotFound"]
-    if missing is None:
-        return CloudError(f"{where}: {answer}", code="NotFound")
-
-    return CloudError(
-        f"{where}: {answer}",
-        hint=f"check {missing[0]}: {missing[1]}",
-        code="NoWorkspace",
-    )
-
-
-def _is_of_storage(error: sdk.HttpResponseError) -> bool:
-    headers = getattr(getattr(error, "response", None), "headers", {})
-    return "x-ms-error-code" in headers or "x-ms-version" in headers
-
-
-def _code(error: Exception) -> str:
+def _code(error: sdk.HttpResponseError) -> str:
     """Return the error code of ARM or of the storage service; empty if there is none."""
     inner = getattr(error, "error", None)
-    code = getattr(inner, "code", None) or getattr(error, "error_code", None) or ""
+    code = getattr(inner, "code", None) or getattr(error, "error_code", None)
+    code = code or _header(error, "x-ms-error-code")  # of a HEAD, whose answer has no body
     return str(getattr(code, "value", code))
 
 
@@ -391,4 +326,7 @@ def _one_line(error: BaseException) -> str:
             lines.append(line.strip())
 
     brief = " ".join(lines[:3]) or type(error).__name__
-    return brief[:500]
+    if len(brief) > 500:
+        brief = f"{brief[:500].rpartition(' ')[0]} …"
+
+    return brief

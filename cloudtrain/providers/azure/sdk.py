@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, redirect_stderr
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from azure.core import PipelineClient
@@ -31,6 +32,7 @@ from cloudtrain.errors import DENIED, CloudError, CloudtrainError
 from cloudtrain.planning.reference import TOKEN_USER, RegistryLogin, is_loopback
 from cloudtrain.providers.azure.errors import ReadableAnswers, is_foreign, translated
 from cloudtrain.providers.shared.idempotent_create import Attempt
+from cloudtrain.settings import load_settings
 
 RETRIES: dict[str, Any] = {"retry_total": 4, "retry_backoff_factor": 0.5, "retry_backoff_max": 20}
 """Options of the SDK: it retries for seconds, not for the minutes of its defaults."""
@@ -165,20 +167,30 @@ def _without_stderr() -> Iterator[None]:
 
 @cache
 def credential() -> CachedCredential:
-    """Return the user's credentials; one source per process, so that tokens are shared."""
-    return CachedCredential()
+    """Return the user's credentials; one source per process, so that tokens are shared.
+
+    The setting azure.tenant is of the user, not of a job, so the current folder's counts.
+    """
+    return CachedCredential(load_settings(Path.cwd()).get("azure.tenant"))
 
 
 class CachedCredential:
     """A credential that caches its tokens: the SDK's many clients would request one each."""
 
-    def __init__(self) -> None:
-        self._source = DefaultAzureCredential()
+    def __init__(self, tenant: str | None = None) -> None:
+        """`tenant`: of the subscription, if it is not the login's own."""
+        self._tenant = tenant
+        self._source = DefaultAzureCredential(
+            additionally_allowed_tenants=[tenant] if tenant else []
+        )
         self._lock = threading.Lock()
         self._known: dict[tuple[Any, ...], AccessToken] = {}
 
     def get_token(self, *scopes: str, **options: Any) -> AccessToken:
         """Return a token, cached unless it is about to expire or `claims` are given."""
+        if self._tenant:
+            options.setdefault("tenant_id", self._tenant)
+
         key = (*scopes, options.get("tenant_id"))
         with self._lock:
             token = self._known.get(key)

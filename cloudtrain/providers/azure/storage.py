@@ -21,7 +21,8 @@ from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoun
 from azure.storage.blob import BlobClient, BlobProperties, ContainerClient
 
 from cloudtrain.errors import CloudError
-from cloudtrain.providers.azure.errors import KEYS_FORBIDDEN, refuse_unreadable_storage, translated
+from cloudtrain.providers.azure.error_codes import KEYS_FORBIDDEN
+from cloudtrain.providers.azure.errors import refuse_unreadable_storage, translated
 from cloudtrain.providers.azure.rights import READ_BLOBS, WRITE_BLOBS
 
 RETRIES: dict[str, Any] = {"retry_total": 4, "initial_backoff": 0.5, "increment_base": 2}

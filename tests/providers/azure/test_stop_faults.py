@@ -133,7 +133,7 @@ exit 1
 WORDS = {
     "wrong subscription": ("99999999-0000-0000-0000-000000000000", "check azure.subscription"),
     "wrong workspace": ("workspaces/nowhere", "check azure.workspace"),
-    "expired login": ("the credentials have expired: DefaultAzureCredential", "hint: az login"),
+    "expired login": ("the credentials have expired: AzureCliCredential", "hint: az login"),
     "nobody logged in": ("no Azure credentials", "hint: az login (or AZURE_CLIENT_ID"),
     "missing role of storage": ("not authorized", "Storage Blob Data Contributor"),
     "expired signature": ("clock is wrong", "date -u; az login"),

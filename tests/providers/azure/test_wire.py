@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -306,12 +307,8 @@ def test_details_of_another_form_are_an_error_and_not_a_job_without_logs(
     cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch, member: str, value: object
 ) -> None:
     run = submitted(f"details-{member.lower()}")
-    execute = cloud.endpoint.execute
 
-    def answer(request: Request, call: Call | None) -> Response:
-        response = execute(request, call)
-        if call is None or call.operation != "GetRunDetails":
-            return response
+    def change(response: Response) -> Response:
         details = json.loads(response.body)
         if value is None:
             details[f"{member}_of_another_version"] = details.pop(member)
@@ -319,6 +316,39 @@ def test_details_of_another_form_are_an_error_and_not_a_job_without_logs(
             details[member] = value
         return json_response(200, details)
 
-    monkeypatch.setattr(cloud.endpoint, "execute", answer)
+    change_answers(cloud, monkeypatch, "GetRunDetails", change)
     with pytest.raises(CloudError, match=f"the answer cannot be read: .*{member}"):
         run.status()
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "hint"),
+    [
+        ("AuthorizationFailure", "firewall keeps this machine out", "virtual network"),
+        ("AuthorizationPermissionMismatch", "not authorized", "Storage Blob Data Contributor"),
+    ],
+)
+def test_a_refusal_of_storage_is_told_by_its_code_though_a_head_has_no_body(
+    cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch, code: str, words: str, hint: str
+) -> None:
+    refusal = Response(403, [("x-ms-error-code", code), ("x-ms-version", "2025-11-05")], b"")
+    change_answers(cloud, monkeypatch, "HeadBlob", lambda _: refusal)
+    with pytest.raises(CloudError, match=rf"{words}.*\({code}\); {NOTHING_STARTED}") as caught:
+        submitted(f"refused-{code.lower()}")
+    assert hint in str(caught.value.hint)
+
+
+def change_answers(
+    cloud: AzureCloud,
+    monkeypatch: pytest.MonkeyPatch,
+    operation: str,
+    change: Callable[[Response], Response],
+) -> None:
+    """Change the answers to one operation on their way to the client."""
+    execute = cloud.endpoint.execute
+
+    def answer(request: Request, call: Call | None) -> Response:
+        response = execute(request, call)
+        return change(response) if call and call.operation == operation else response
+
+    monkeypatch.setattr(cloud.endpoint, "execute", answer)
