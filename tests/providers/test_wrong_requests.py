@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import botocore
 import pytest
 
+from cloudtrain.providers.aws.service_model import model_name
 from tests.support.in_process import call
 from tests.support.samples import AWS_ACCOUNT, AZURE_ACCOUNT, Row, wrong_inputs
 
@@ -138,7 +138,7 @@ def test_a_limit_of_the_service_model_is_a_warning_that_names_the_model(
     job.write_text(row.job or "")
     result = call("check", "--provider", cloud.provider)
     assert result.code == 0, result.err
-    for words in (*row.shown, f"in the service model of botocore {botocore.__version__}"):
+    for words in (*row.shown, f"in the service model of {model_name()}"):
         assert words in result.err
     planned = call("plan", "--provider", cloud.provider)
     assert planned.code == 0, planned.err
