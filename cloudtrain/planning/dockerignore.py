@@ -8,14 +8,11 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from cloudtrain.errors import SourceError
+from cloudtrain.source.linear_patterns import linear
 
 if TYPE_CHECKING:
     from pathspec import PathSpec
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-
-
-MAX_WILDCARDS = 6
-"""Maximum wildcards of a pattern before regex backtracking gets expensive."""
 
 
 def read_rules(text: str) -> PathSpec[GitIgnoreSpecPattern]:
@@ -44,13 +41,12 @@ def _patterns(lines: Iterable[str]) -> Iterator[GitIgnoreSpecPattern]:
         if pattern == ".":
             continue
 
-        if len(re.findall(r"\*+", pattern)) > MAX_WILDCARDS:
-            raise SourceError(
-                f"{line!r} in a .dockerignore has more than {MAX_WILDCARDS} wildcards"
-            )
-
         try:
-            yield GitIgnoreSpecPattern(f"{sign}/{pattern}")
+            slow = GitIgnoreSpecPattern(f"{sign}/{pattern}")
+            if slow.regex is None:  # matches nothing
+                yield slow
+            else:
+                yield GitIgnoreSpecPattern(re.compile(linear(slow.regex.pattern)), slow.include)
         except (ValueError, re.error) as error:
             hint = "a range in [] goes upwards: [a-z]"
             raise SourceError(

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from cloudtrain.source.linear_patterns import linear
+
 if TYPE_CHECKING:
     import subprocess
 
@@ -44,11 +46,18 @@ _USERS = ("system", "global", "command")
 _NO_MATCH = 1
 """Exit code of `git config` and `git check-ignore` without a match."""
 
+_STATE_FOLDERS = ("", "info", "refs/heads", "refs/tags")
+"""Folders of a repository whose files git reads for any question."""
+
 _COMMIT = re.compile(rb"^# branch\.oid ([0-9a-f]+)$", re.MULTILINE)
 _CHANGED = re.compile(rb"^[^#]", re.MULTILINE)
 
 _SHORT = {".": ".+", "(?P<ps_d>/)": ".+/"}
 """pathspec's short forms of `*` and `*/` -> expressions that match a whole path."""
+
+
+_silent: set[Path] = set()
+"""Repositories for which git did not answer in time: it is not asked again."""
 
 
 class GitState(NamedTuple):
@@ -67,6 +76,28 @@ def repository_top(folder: Path) -> Path | None:
     return next((place for place in candidates if os.path.lexists(place / ".git")), None)
 
 
+def _answering_top(folder: Path) -> Path | None:
+    """Return the top of the repository around a folder; None if git would wait for another program.
+
+    git opens every file of a repository, also a FIFO.
+    """
+    top = repository_top(folder)
+    if top is None or top in _silent:
+        return None
+
+    for name in _STATE_FOLDERS:
+        try:
+            with os.scandir(top / ".git" / name) as entries:
+                odd = [entry for entry in entries if not (entry.is_file() or entry.is_dir())]
+        except OSError:  # a worktree, whose .git is a file
+            continue
+
+        if any(Path(entry.path).is_fifo() for entry in odd):
+            return None
+
+    return top
+
+
 def git_files(folder: Path) -> list[str] | None:
     """List the files below a folder that git does not ignore: the tracked and the untracked ones.
 
@@ -74,7 +105,7 @@ def git_files(folder: Path) -> list[str] | None:
     Return None outside a repository, if git does not answer or has a warning, and if git ignores
     the folder itself.
     """
-    top = repository_top(folder)
+    top = _answering_top(folder)
     if top is None:
         return None
 
@@ -93,7 +124,7 @@ def git_files(folder: Path) -> list[str] | None:
 
 def git_state(folder: Path) -> GitState:
     """Return the commit around a folder, and if tracked files of the repository differ."""
-    top = repository_top(folder)
+    top = _answering_top(folder)
     if top is None:
         return GitState()
 
@@ -177,6 +208,9 @@ def _git(folder: Path, *words: str, may_fail: bool = False, strict: bool = False
             timer.cancel()
             _kill(process)
 
+    is_late = code == -signal.SIGKILL and not (is_partial or has_warning)
+    if is_late and (top := repository_top(folder)):
+        _silent.add(top)
     if is_partial or has_warning or (code and not (may_fail and code == _NO_MATCH)):
         raise subprocess.CalledProcessError(code, words)
 
@@ -255,7 +289,7 @@ def _read_rule(line: str) -> tuple[re.Pattern[str], bool] | None:
                 return None
 
             text = pattern.regex.pattern
-            return re.compile(_SHORT.get(text, text), re.DOTALL), pattern.include
+            return re.compile(_SHORT.get(text) or linear(text), re.DOTALL), pattern.include
     except (ValueError, re.error):
         return None
 

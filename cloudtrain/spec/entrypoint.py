@@ -18,6 +18,8 @@ Problem = tuple[str, str | None]
 
 _LAUNCHERS = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|mpirun|srun|bash|sh)")
 
+_NO_FILE = "{!r} is neither a file nor a link to one"
+
 _SHELL_WORDS = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1")
 
 
@@ -60,6 +62,8 @@ def _entrypoint_problem(entrypoint: str, source: Path) -> Problem | None:
 
     if target.is_dir():
         return f"{entrypoint!r} is a folder", "name a script in this folder"
+    if target.exists() and not target.is_file():
+        return _NO_FILE.format(entrypoint), "name a script"
 
     if not target.is_file():
         files = [path for path in sorted(source.glob("*")) if path.suffix in PROGRAMS]
@@ -140,6 +144,8 @@ def _line_problem(
 
     if not Path(os.path.realpath(file)).is_relative_to(source):
         return f"{program!r} is outside the source folder", "move it into the source folder"
+    if file.exists() and not file.is_file():
+        return _NO_FILE.format(program), "name a script"
     if not file.is_file():
         if is_built:
             return None
@@ -150,9 +156,14 @@ def _line_problem(
     if file.suffix != ".py" and not os.access(file, os.X_OK):
         return f"{program!r} is not executable", f"chmod +x {program}, or write bash {program}"
     if file.suffix == ".sh":
-        with open_regular_file(file) as script:
-            if script.read(2) != b"#!":
-                return f"the first line of {program!r} names no shell", "start it with #!/bin/sh"
+        try:
+            with open_regular_file(file) as script:
+                start = script.read(2)
+        except OSError as error:
+            return f"{program!r} cannot be read: {error.strerror}", None
+
+        if start != b"#!":
+            return f"the first line of {program!r} names no shell", "start it with #!/bin/sh"
 
     return None
 

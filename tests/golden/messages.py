@@ -6,7 +6,8 @@ adds to those of its group:
     command   the words after `cloudtrain`; `check` if there are none
     set       more words, each an argument of `--set`
     job       the job.yaml beside it; none if it is null
-    files     names and texts of more files: `x/` is a folder, `x*` may be executed, `x@` is a link
+    files     names and texts of more files: `x/` is a folder, `x*` may be executed, `x@` is a link,
+              `x|` is a FIFO
     env       environment variables
     runs      whether there are two runs, digits-aaaa and digits-aabb
     case      what `@@` stands for in all of these
@@ -17,6 +18,7 @@ A case that is a text is `case`, or `job` in a group without `@@`; one that is a
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -135,13 +137,15 @@ def end_two_runs(store: RunStore) -> None:
 
 
 def put(name: str, text: str) -> None:
-    """Make a file, a folder or a link, as the end of its name says."""
-    path = Path(name.rstrip("*@"))
+    """Make a file, a folder, a link or a FIFO, as the end of its name says."""
+    path = Path(name.rstrip("*@|"))
     path.parent.mkdir(parents=True, exist_ok=True)
     if name.endswith("/"):
         path.mkdir()
     elif name.endswith("@"):
         path.symlink_to(text)
+    elif name.endswith("|"):
+        os.mkfifo(path)
     else:
         path.write_bytes(as_bytes(text))
     if name.endswith("*"):

@@ -182,6 +182,30 @@ def test_a_git_that_does_not_answer_is_given_up(git: Git, monkeypatch: pytest.Mo
     assert git_state(git.top) == OUTSIDE
 
 
+def test_a_git_that_is_late_once_is_not_asked_again(
+    git: Git, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(git.top / ".gitignore")
+    monkeypatch.setattr(git_module, "TIMEOUT", 0.2)
+    assert git_files(git.top) is None
+    monkeypatch.setattr(git_module, "TIMEOUT", 10 * HANG_SECONDS)
+    assert git_files(git.top) is None
+    assert git_state(git.top) == OUTSIDE
+
+
+@pytest.mark.parametrize("name", ["HEAD", "config", "index", "info/exclude", "refs/heads/main"])
+def test_a_repository_that_git_would_wait_for_is_not_asked(
+    git: Git, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    file = git.top / ".git" / name
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+    monkeypatch.setattr(git_module, "TIMEOUT", 10 * HANG_SECONDS)
+    assert git_files(git.top) is None
+    assert git_state(git.top) == OUTSIDE
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
 def test_a_repository_of_another_user_is_not_read(
     git: Git, monkeypatch: pytest.MonkeyPatch

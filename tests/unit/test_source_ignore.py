@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
+from cloudtrain.source.linear_patterns import linear
 from cloudtrain.source.scan import scan
 from tests.support.samples import write
 
@@ -156,6 +159,49 @@ def test_cloudtrainignore_alone_reads_as_gitignore_would(
         for place in places:
             (repository / place).unlink()
     assert visited[0] == visited[1]
+
+
+LONG = "a" * 100
+MANY = (
+    "*a" * 7 + "b",
+    "**/a" * 12 + "/b",
+    "*?" * 30 + "b",
+    "**/*a*a*/" * 8 + "b",
+    "[!b]*" * 9 + "b",
+)
+"""Patterns that share one name, or one path, among many stars."""
+
+
+@pytest.mark.parametrize("pattern", MANY)
+def test_many_stars_in_one_pattern_take_no_longer(tmp_path: Path, pattern: str) -> None:
+    files = {LONG: "", "/".join(["aa"] * 60): "", "x.cloudtrain": ""}
+    write(
+        tmp_path, {**files, ".gitignore": pattern, ".cloudtrainignore": f"{pattern}\n*.cloudtrain"}
+    )
+
+    assert archived(tmp_path) == sorted([".cloudtrainignore", ".gitignore", *list(files)[:2]])
+
+
+@settings(max_examples=200)
+@given(
+    pattern=st.lists(st.sampled_from(("a", "b", "*", "**", "/", "/**/", "?", "[ab]", r"\*", "^"))),
+    path=st.lists(st.text("ab*^", min_size=1, max_size=4), min_size=1, max_size=5),
+    is_folder=st.booleans(),
+)
+def test_linear_time_changes_nothing_that_a_pattern_matches(
+    pattern: list[str], path: list[str], is_folder: bool
+) -> None:
+    try:
+        expression = GitIgnoreSpecPattern("".join(pattern)).regex
+    except ValueError:
+        return
+    if expression is None:
+        return
+
+    name = "/".join(path) + "/" * is_folder
+    faster = re.compile(linear(expression.pattern), re.DOTALL)
+    assert bool(faster.fullmatch(name)) == bool(expression.fullmatch(name))
+    assert bool(faster.match(name)) == bool(expression.match(name))
 
 
 @needs_git
