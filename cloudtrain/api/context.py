@@ -20,13 +20,17 @@ from cloudtrain.runs.folder import new_run_id
 from cloudtrain.settings import STRICT, Settings
 from cloudtrain.source.distributions import Requested, find_requirements, requested_by
 from cloudtrain.source.git import git_state
-from cloudtrain.source.scan import CHANGED_HINT, is_whole, pack, scan
+from cloudtrain.source.scan import CHANGED_HINT, pack, scan
+from cloudtrain.source.stored_archive import holds
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.model import JobSpec
 from cloudtrain_wire.requirement_files import requested_list
 
 MAX_CHANGED = 5
 """Maximum number of changed files in an error."""
+
+_CACHE = "cache"
+"""Folder of remembered hashes in the data folder."""
 
 _last_scan: dict[str, SourceTree] = {}
 """Last scan by its digest, to name the files that changed since."""
@@ -185,7 +189,7 @@ def _scan(
     progress: Progress | None,
     limit_bytes: int | None = None,
 ) -> SourceTree:
-    tree = scan(root, payload_files(), data_dir / "cache", progress, limit_bytes)
+    tree = scan(root, payload_files(), data_dir / _CACHE, progress, limit_bytes)
     _last_scan.clear()
     _last_scan[tree.digest] = tree
 
@@ -217,16 +221,20 @@ def pack_source(plan: Plan, progress: Progress | None) -> Path:
     if tree.digest != plan.context.source.digest:
         raise _source_changed_error(tree, before)
 
-    return pack(tree, folder, progress)
+    return pack(tree, folder, progress, data_dir / _CACHE)
 
 
 def archive_of(plan: Plan) -> Path:
-    """Return the stored archive of a plan's source. Raise StorageError if it is not whole."""
-    path = _archive_folder(plan) / f"{plan.context.source.digest}.tar.gz"
-    if not is_whole(path):
-        problem = "damaged" if path.is_file() else "gone"
+    """Return the stored archive of a plan's source. Raise StorageError if it holds another one."""
+    digest = plan.context.source.digest
+    path = _archive_folder(plan) / f"{digest}.tar.gz"
+    if not holds(path, digest, Path(plan.context.data_dir) / _CACHE):
+        problem = "is gone"
+        if path.is_file():
+            problem = "is damaged or was changed"
+
         raise StorageError(
-            f"{path}: the source of the earlier run is {problem}",
+            f"{path}: the source of the earlier run {problem}",
             hint="cloudtrain submit packs the present one",
         )
 

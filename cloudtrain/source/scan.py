@@ -6,7 +6,6 @@ one .tar.gz: the same bytes for the same tree.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import stat
@@ -28,6 +27,7 @@ from cloudtrain.runs.files import (
     storing,
     sync_folder,
 )
+from cloudtrain.source.stored_archive import holds, remember
 from cloudtrain.source.tree import (
     PAYLOAD_FOLDER,
     HashCache,
@@ -57,7 +57,6 @@ _Listed = list[tuple[str, os.stat_result]]
 _GZIP_LEVEL = 4
 # No name, no time, no flags, and "unknown" for the system, whatever this Python's zlib would write.
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-_BLOCK = 1 << 20
 _TAR_BLOCK = 512
 _TAR_RECORD = 20 * _TAR_BLOCK
 
@@ -267,17 +266,22 @@ def _in_one_line(issue: Issue) -> str:
     return f"{issue.at(path).line()}; {issue.hint}"
 
 
-def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Path:
-    """Write `store/<digest>.tar.gz` unless it exists undamaged, and return its path.
+def pack(
+    tree: SourceTree,
+    store: Path,
+    progress: Progress | None = None,
+    cache_dir: Path | None = None,
+) -> Path:
+    """Write `store/<digest>.tar.gz` unless it exists and holds this tree, and return its path.
 
-    Raise SourceError if a file has changed since the scan, and StorageError if the store cannot be
-    written. The store never holds a partial archive.
+    `cache_dir`: folder of remembered checks. Raise SourceError if a file has changed since the scan,
+    and StorageError if the store cannot be written. The store never holds a partial archive.
     """
     target = store / f"{tree.digest}.tar.gz"
     count = tree.files_count
     temporary = store / f".{tree.digest}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
     with storing(target):
-        if target.exists() and is_whole(target):
+        if holds(target, tree.digest, cache_dir):
             if progress is not None:
                 progress(count, count)
             return target
@@ -294,23 +298,9 @@ def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Pat
             temporary.unlink(missing_ok=True)
 
         sync_folder(store)
+        remember(target, tree.digest, cache_dir)
 
     return target
-
-
-def is_whole(archive: Path) -> bool:
-    """Return whether a stored archive can be read to its end and its checksum.
-
-    Its name says what it should hold: a damaged one would be sent again and again.
-    """
-    try:
-        with gzip.open(archive) as stream:
-            while stream.read(_BLOCK):
-                pass
-
-            return stream.tell() > 0
-    except (OSError, EOFError, zlib.error):
-        return False
 
 
 def _write(tree: SourceTree, stream: BinaryIO, progress: Progress | None) -> None:

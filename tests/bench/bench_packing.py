@@ -83,7 +83,7 @@ def run(files: int, rounds: int) -> dict[str, object]:
 
         def pack_tree() -> SourceTree:
             tree = scan(root, None, cache)
-            pack(tree, store)
+            pack(tree, store, None, cache)
             return tree
 
         tree = pack_tree()

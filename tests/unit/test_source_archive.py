@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import hashlib
 import os
 import shutil
 import sys
@@ -18,7 +19,8 @@ import pytest
 from cloudtrain.errors import SourceError, StorageError
 from cloudtrain.providers.rehearsal.base import unpack
 from cloudtrain.source.scan import CHANGED_HINT, pack, scan
-from cloudtrain.source.tree import SourceTree
+from cloudtrain.source.stored_archive import holds
+from cloudtrain.source.tree import SourceEntry, SourceTree, digest_entries
 from tests.providers.aws.archives import DAMAGED, HOSTILE, LEFT_BUT_THE_REST_ARRIVES, entry, packed
 from tests.support.samples import write
 from tests.support.waiting import HANG_SECONDS, next_tick
@@ -102,6 +104,66 @@ def test_a_damaged_archive_is_written_again(root: Path, tmp_path: Path, damage: 
     archive.write_bytes(damaged[damage])
     assert pack(tree, tmp_path / "store") == archive
     assert archive.read_bytes() == whole
+
+
+PLANTED: dict[str, Callable[[Path], object]] = {
+    "other content": lambda copy: (copy / "train.py").write_text("print(2)\n"),
+    "a mode": lambda copy: (copy / "train.py").chmod(0o700),
+    "another link": lambda copy: (copy / "pkg/link").rename(copy / "folder"),
+    "one more": lambda copy: (copy / "sitecustomize.py").write_text("x"),
+    "a folder of its own": lambda copy: (copy / "empty.d").mkdir(),
+    "a FIFO": lambda copy: os.mkfifo(copy / "fifo"),
+    "one less": lambda copy: (copy / "empty").unlink(),
+}
+
+
+@pytest.mark.parametrize("change", PLANTED.values(), ids=PLANTED)
+def test_an_archive_of_other_files_is_not_taken_for_the_source(
+    root: Path, tmp_path: Path, change: Callable[[Path], object]
+) -> None:
+    tree = scan(root, None, None)
+    archive = pack(tree, tmp_path / "store", cache_dir=tmp_path / "cache")
+    ours = archive.read_bytes()
+    unpack(archive, tmp_path / "copy")
+    change(tmp_path / "copy")
+    members = sorted(tmp_path.joinpath("copy").rglob("*"))
+    with tarfile.open(archive, "w:gz") as tar:
+        for member in members:
+            if member.is_symlink() or not member.is_dir() or not any(member.iterdir()):
+                tar.add(member, member.relative_to(tmp_path / "copy").as_posix())
+
+    assert not holds(archive, tree.digest, tmp_path / "cache")
+    assert pack(tree, tmp_path / "store", cache_dir=tmp_path / "cache").read_bytes() == ours
+
+
+def test_a_name_of_several_lines_stands_for_no_other_files(tmp_path: Path) -> None:
+    entries = []
+    for name in ("a.py", "b.py"):
+        digest = hashlib.sha256(b"").hexdigest()
+        entries.append(SourceEntry(name, 0, executable=False, sha256=digest))
+
+    archive = tmp_path / "planted.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        info = tarfile.TarInfo(f"a.py\nfile {entries[1].sha256} b.py")
+        info.mode = 0o600
+        tar.addfile(info)
+
+    assert not holds(archive, digest_entries(entries))
+
+
+def test_a_checked_archive_is_read_again_only_after_a_change(root: Path, tmp_path: Path) -> None:
+    tree = scan(root, None, None)
+    archive = pack(tree, tmp_path / "store", cache_dir=tmp_path / "cache")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(tarfile, "open", lambda *_, **__: pytest.fail("read again"))
+        assert holds(archive, tree.digest, tmp_path / "cache")
+
+    before = archive.stat()
+    content = archive.read_bytes()
+    next_tick(tmp_path)
+    archive.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(archive, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not holds(archive, tree.digest, tmp_path / "cache")
 
 
 def grow(file: Path) -> None:

@@ -5,12 +5,12 @@ Check the machines, upload, record, create, and look when in doubt.
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,7 @@ def start(
     try:
         machine = next(iter(target.instances), "")
         refuse_machines(cloud, command_job, config, machine, target.gpus or 0)
-        _prepare_code_folder(Path(command_job["code"]), archive)
+        prepare_code_folder(Path(command_job["code"]), archive)
         reference = _find(cloud, name, document)  # a PUT would change the tags of an existing job
         if reference is not None:
             return reference
@@ -136,21 +136,38 @@ def _find(cloud: Workspace, name: str, document: Mapping[str, Any]) -> dict[str,
     raise RunExists(message, hint="choose another --run-id")
 
 
-def _prepare_code_folder(folder: Path, archive: Path) -> None:
+def prepare_code_folder(folder: Path, archive: Path) -> None:
     """Create the folder with only the source archive; the SDK uploads it once, by content."""
-    target = folder / ARCHIVE
     with storing(folder):
-        make_private_folder(folder)
-        if target.exists():
+        if _has_only(folder, archive):
             return
+
         draft = folder.with_name(f".{folder.name}.{os.urandom(4).hex()}")
-        with suppress(FileExistsError):  # another process has just created it
-            try:
-                draft.hardlink_to(archive)
-            except OSError:  # a disk without links
-                shutil.copyfile(archive, draft)
-            draft.rename(target)
-        draft.unlink(missing_ok=True)
+        make_private_folder(draft)
+        try:
+            (draft / ARCHIVE).hardlink_to(archive)
+        except OSError:  # a disk without links
+            shutil.copyfile(archive, draft / ARCHIVE)
+
+        try:
+            draft.rename(folder)
+        except OSError:
+            # another process has just created it, or it holds something else
+            if not _has_only(folder, archive):
+                folder.rename(draft.with_name(f"{draft.name}.old"))
+                draft.rename(folder)
+
+        shutil.rmtree(draft, ignore_errors=True)
+        shutil.rmtree(draft.with_name(f"{draft.name}.old"), ignore_errors=True)
+
+
+def _has_only(folder: Path, archive: Path) -> bool:
+    """Return whether a folder has the archive, and nothing else: all of it becomes code."""
+    copy = folder / ARCHIVE
+    try:
+        return list(folder.iterdir()) == [copy] and filecmp.cmp(copy, archive, shallow=False)
+    except OSError:
+        return False
 
 
 def with_uploaded_inputs(

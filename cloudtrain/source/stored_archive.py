@@ -1,0 +1,96 @@
+"""Check of a stored archive: its content must have the digest that its name promises.
+
+The name alone is no proof: a data folder can come with a repository. An archive that was checked is
+not read again while size, times and place of the file are the same.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import IO
+
+from cloudtrain.runs.files import FILE_MODE, FOLDER_MODE
+from cloudtrain.source.extract import DAMAGED, Header
+from cloudtrain.source.tree import HashCache, SourceEntry, digest_entries, stamp
+from cloudtrain_wire.bounded_files import open_regular_file
+
+_BLOCK = 1 << 20
+_NEVER = sys.maxsize
+"""Time in ns after which a file counts as new; our own is known although it is."""
+
+
+def holds(archive: Path, digest: str, cache_dir: Path | None = None) -> bool:
+    """Return whether an archive can be read, and holds the source with this digest.
+
+    `cache_dir`: folder of remembered checks.
+    """
+    cache = HashCache(cache_dir, str(archive), time.time_ns())
+    try:
+        with open_regular_file(archive, follow=False) as file:
+            info = archive.lstat()
+            actual = cache.get(archive.name, stamp(info)) or _digest_of(file)
+    except (OSError, *DAMAGED):
+        return False
+
+    cache.put(archive.name, stamp(info), info, actual)
+    cache.save()
+    return actual == digest
+
+
+def remember(archive: Path, digest: str, cache_dir: Path | None) -> None:
+    """Remember an archive that this process has written itself."""
+    info = archive.lstat()
+    cache = HashCache(cache_dir, str(archive), _NEVER)
+    cache.put(archive.name, stamp(info), info, digest)
+    cache.save()
+
+
+def _digest_of(file: IO[bytes]) -> str:
+    """Return the digest of the source in an archive; "" if it is none of ours.
+
+    Raise one of DAMAGED, or OSError, if it cannot be read to its end.
+    """
+    entries: list[SourceEntry] = []
+    with (
+        gzip.open(file) as stream,
+        tarfile.open(fileobj=stream, mode="r:", tarinfo=Header) as tar,
+    ):
+        for member in tar:
+            entry = _entry(tar, member)
+            if entry is None or (entries and entry.path <= entries[-1].path):
+                return ""
+
+            entries.append(entry)
+
+        while stream.read(_BLOCK):  # the checksum is at the very end
+            pass
+
+    return digest_entries(entries)
+
+
+def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo) -> SourceEntry | None:
+    """Return an entry as a scan would; None for what no scan archives."""
+    if "\n" in member.name or member.mode not in (FILE_MODE, FOLDER_MODE):
+        return None
+
+    if member.issym():
+        digest = hashlib.sha256(member.linkname.encode()).hexdigest()
+        return SourceEntry(member.name, 0, executable=False, sha256=digest, link=member.linkname)
+
+    content = tar.extractfile(member) if member.isreg() and not member.issparse() else None
+    if content is None:
+        return None
+
+    content_digest = hashlib.sha256()
+    while block := content.read(_BLOCK):
+        content_digest.update(block)
+
+    executable = member.mode == FOLDER_MODE
+    return SourceEntry(
+        member.name, member.size, executable=executable, sha256=content_digest.hexdigest()
+    )
