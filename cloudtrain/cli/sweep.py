@@ -169,11 +169,7 @@ def start_command(
         plan, progress=progress_bar("packing source"), pushing=progress_bar("pushing image")
     )
 
-    if detach:
-        _tell(sweep, as_json)
-        return
-
-    follow_and_exit(sweep, as_json)
+    _follow(sweep, detach=detach, as_json=as_json)
 
 
 @sweep_command.command(
@@ -208,7 +204,8 @@ def more_command(
     """Run N more trials of SWEEP (default: the last of this folder), based on all results.
 
     Interrupted trials continue from their checkpoints, beside the new ones. The most that it may
-    cost is shown first; the budget stays the same unless you raise it.
+    cost is shown first; the budget stays the same unless you raise it. Without N, a sweep that was
+    interrupted as a whole, as by a restart of this machine, goes on.
     """
     from cloudtrain.cli.sweep_view import extension_lines
 
@@ -222,6 +219,12 @@ def more_command(
         resumed = _last_sweep(folder, trials)
 
     budget = Caps(usd=_amount("--max-cost", max_cost), seconds=_amount("--max-time", max_time))
+    if not trials and parallel is None and budget == Caps() and resumed.is_interrupted:
+        print_message(f"{resumed.id} continues")
+        resumed.start_driver()
+        _follow(resumed, detach=detach, as_json=as_json)
+        return
+
     extension = resumed.plan_extension(trials, parallel=parallel, budget=budget)
     print_message("\n".join(extension_lines(resumed, extension)))
 
@@ -229,11 +232,7 @@ def more_command(
         confirm_cost(Path.cwd(), extension.worst_usd)
 
     resumed.extend(extension)
-    if detach:
-        _tell(resumed, as_json)
-        return
-
-    follow_and_exit(resumed, as_json)
+    _follow(resumed, detach=detach, as_json=as_json)
 
 
 def _last_sweep(data_dir: str | None, trials: int) -> Sweep:
@@ -261,7 +260,10 @@ def _amount(flag: str, text: str | None) -> float | None:
         raise UsageError(f"{flag} {text}: {error}") from None
 
 
-def _tell(sweep: Sweep, as_json: bool) -> None:
+def _follow(sweep: Sweep, *, detach: bool, as_json: bool) -> None:
+    if not detach:
+        follow_and_exit(sweep, as_json)
+
     if as_json:
         print_json({"sweep": sweep.id, "folder": str(sweep.folder.path)})
         return

@@ -35,6 +35,9 @@ class Trials(Protocol):
     def start(self, trial: Trial) -> RunEnded | None:
         """Start the latest run of a trial unless it was started. Return the event of a refused run."""
 
+    def has_run(self, trial: Trial) -> bool:
+        """Return whether the latest run of a trial was started."""
+
     def observe(self, trial: Trial) -> list[SweepEvent]:
         """Return the new events of a running trial: its reports, then its end."""
 
@@ -158,9 +161,18 @@ class Driver:
         return self.journal.state
 
     def recover(self) -> None:
-        """Start announced runs that an earlier driver may not have started."""
+        """Start announced runs that an earlier driver may not have started; none after a stop."""
         for trial in self.state.trials:
-            if trial.state == "running":
+            if trial.state != "running":
+                continue
+
+            if self.state.state == "stopping" and not self.trials.has_run(trial):
+                self.journal.write(
+                    RunEnded(
+                        time=self.clock.now(), trial=trial.number, run=trial.run, outcome="stopped"
+                    )
+                )
+            else:
                 self._start(trial)
 
     def advance(self) -> bool:

@@ -44,10 +44,7 @@ class SweepLogs:
         return deque(merged, maxlen=tail)
 
     def fresh(self) -> Iterator[TrialLine]:
-        """Yield new lines until the end of the sweep.
-
-        Replace a driver that was killed.
-        """
+        """Yield new lines until the end of the sweep. Raise UsageError if nothing drives it."""
         for update in self._sweep.watch():
             self._join(update.state)
             yield from self._merged(LogStream.fresh)

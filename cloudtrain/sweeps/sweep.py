@@ -49,6 +49,8 @@ class Sweep:
         self.id = folder.sweep_id
         self.definition: Definition = folder.definition()
         self._journal = SweepJournal(folder, SweepState.new(self.definition))
+        self._has_begun = False
+        """Whether a driver was started from here, which may then be replaced."""
 
     def __repr__(self) -> str:
         return f"<Sweep {self.id}: {self._journal.state.state}>"
@@ -63,8 +65,16 @@ class Sweep:
         self._journal.read()
         return self._journal.state
 
+    @property
+    def is_interrupted(self) -> bool:
+        """True if it has not ended and nothing drives it: its machine or its driver was stopped."""
+        is_driven = self.folder.is_driven()  # first: a driver records the end before it exits
+        self.status()
+        return not self.has_ended and not is_driven
+
     def start_driver(self) -> None:
         """Start a driver in the background unless one runs. Raise StorageError if that fails."""
+        self._has_begun = True
         if self.folder.is_driven() or self.status().state not in ("running", "stopping"):
             return
 
@@ -100,17 +110,29 @@ class Sweep:
     def watch(self) -> Iterator[SweepUpdate]:
         """Yield updates until the sweep has ended, the first with all past events.
 
-        Replace a driver that was killed.
+        Replace a driver that was killed if this object has started one. Otherwise raise UsageError
+        if nothing drives the sweep: who only looks at a sweep runs nothing of it.
         """
+        seen_driven = time.monotonic()
         while True:
+            if self._has_begun or self.folder.is_driven():
+                seen_driven = time.monotonic()
+
             events = self._journal.read()
             yield SweepUpdate(self._journal.state, events)
 
             if self.has_ended:
                 return
+            if time.monotonic() > seen_driven + DRIVER_START_SECONDS:
+                raise UsageError(
+                    f"sweep {self.id} was interrupted, and nothing drives it any more",
+                    hint=f"cloudtrain sweep more {self.id} continues it",
+                )
 
             if not events:
-                self.start_driver()
+                if self._has_begun:
+                    self.start_driver()
+
                 time.sleep(POLL_SECONDS)
 
     def wait(self) -> SweepState:
@@ -121,9 +143,14 @@ class Sweep:
         return self._journal.state
 
     def stop(self) -> SweepState:
-        """Stop all trials, wait for the end, and return the state."""
+        """Stop all trials, wait for the end, and return the state.
+
+        A driver that finds the request starts no trial.
+        """
         if self.status().state == "running":
             request_stop(self.folder)
+
+        self.start_driver()
         return self.wait()
 
     def plan_extension(

@@ -167,6 +167,9 @@ class FunctionTrials:
             self._write(trial.run, {"began_at": trial.reports, "began": self._now(), "cost": cost})
         return None
 
+    def has_run(self, trial: Trial) -> bool:
+        return (self.jobs / f"{trial.run}.json").exists()
+
     def observe(self, trial: Trial) -> list[SweepEvent]:
         """Return the next report, or the end after the last, unless another trial is earlier."""
         assert self.state is not None

@@ -131,6 +131,47 @@ def test_a_driver_that_is_killed_once_it_drives_has_not_failed_to_start(
     assert Sweep(folder).status().state == "running"
 
 
+DRIVER_THAT_STARTS_A_TRIAL = """
+import sys
+from pathlib import Path
+
+(Path(sys.argv[-1]) / "started").touch()
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def interrupted(sweep: SweepFolder, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a driver of a sweep writes that nothing drives now."""
+    journal = sweep.path / JOURNAL
+    journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:-1]))
+    python = python_program(sweep.path / "python", DRIVER_THAT_STARTS_A_TRIAL)
+    monkeypatch.setattr(sys, "executable", str(python))
+    return sweep.path / "started"
+
+
+@pytest.mark.parametrize("command", ["wait", "attach", "logs -f", "status", "list"])
+def test_who_only_looks_at_an_interrupted_sweep_starts_nothing(
+    interrupted: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr("cloudtrain.sweeps.sweep.DRIVER_START_SECONDS", 0)
+    name = [] if command == "list" else ["digits-k2x9"]
+    printed = call(*command.split(), *name)
+    assert not interrupted.exists()
+    if command not in ("status", "list"):
+        assert printed.code == 2
+        assert "cloudtrain sweep more digits-k2x9" in printed.err
+
+
+@pytest.mark.usefixtures("patience")
+@pytest.mark.parametrize("command", ["sweep more", "stop"])
+def test_an_interrupted_sweep_continues_by_its_own_command_or_to_be_stopped(
+    interrupted: Path, command: str
+) -> None:
+    assert "ended at once" in call(*command.split(), "digits-k2x9").err
+    assert interrupted.exists()
+
+
 def test_the_status_of_a_sweep_shows_its_trials_and_marks_the_best(sweep: SweepFolder) -> None:
     lines = call("status", "digits-k2x9").out.splitlines()
     assert lines[0].startswith(

@@ -126,6 +126,20 @@ def test_no_trial_is_started_twice_and_none_is_lost(name: str, tmp_path: Path) -
     assert all(trial.state not in ("waiting", "running") for trial in end.trials)
 
 
+def test_a_stop_starts_no_run_that_an_earlier_driver_has_only_announced(tmp_path: Path) -> None:
+    folder = sweep(tmp_path, "grid")
+    trials = FunctionTrials(folder)
+    journal = SweepJournal(folder, SweepState.new(folder.definition()))
+    journal.suggest(suggester_of(folder.definition()), 1.0)
+    journal.write(Launching(time=2.0, trial=0, run="digits-1-t000"))
+    request_stop(folder)
+
+    state = drive(folder, trials, pause=lambda: None)
+
+    assert (state.state, [trial.state for trial in state.trials]) == ("stopped", ["stopped"])
+    assert list(trials.jobs.iterdir()) == []
+
+
 class Throttled(FunctionTrials):
     """Trials that the cloud does not let start for now."""
 

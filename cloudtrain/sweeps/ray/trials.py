@@ -120,6 +120,10 @@ class RayTrials:
         self._place(trial)
         return None
 
+    def has_run(self, trial: Trial) -> bool:
+        """Return whether a worker has started the latest run of a trial."""
+        return self._runs.has_run(trial)
+
     def observe(self, trial: Trial) -> list[SweepEvent]:
         """Return the new events of a running trial, also of one without a worker."""
         worker = self._workers.get(trial.run)
