@@ -36,6 +36,14 @@ several, separated by commas in the environment. `arguments`: NAME=VALUE. `polic
 """
 
 
+FolderRule = Literal["harmless", "confirmed", "never"]
+"""Whether the folder of a job, which may be somebody else's, can set a key.
+
+`harmless`: it changes neither what is run here nor where something is sent. `confirmed`: the user is
+asked once per folder. `never`: only the user's own file, environment and flags set it.
+"""
+
+
 class Setting(NamedTuple):
     """A setting: a key of cloudtrain.toml and a variable `CLOUDTRAIN_*`."""
 
@@ -43,6 +51,8 @@ class Setting(NamedTuple):
     kind: SettingKind = "text"
     default: Any = None
     """Default after reading (bytes, seconds); None for no default."""
+    beside_job: FolderRule = "confirmed"
+    """Whether the cloudtrain.toml beside a job may set it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

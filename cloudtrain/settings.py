@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cloudtrain.declaration import Setting, SettingKind, declarations
 from cloudtrain.errors import Issue, SpecError, did_you_mean
+from cloudtrain.ownership import why_not_private
 from cloudtrain.units import parse_duration, parse_size
 from cloudtrain_wire.bounded_files import read_regular_text
 
@@ -21,23 +22,46 @@ POLICIES = ("warn", STRICT)
 DEFAULT_PROVIDER = "local"
 GENERAL: Mapping[str, Setting] = {
     "provider": Setting("the provider when --provider is not given", default=DEFAULT_PROVIDER),
-    "data_dir": Setting("where runs are kept", "path"),
-    "python": Setting("the Python that local runs use; it must have torch", "path"),
-    "source_limit": Setting("refuse when the source folder is larger", "size", 1_000_000_000),
-    "stop_grace": Setting("local runs: time from the stop signal to the kill", "grace", 30),
-    "image.args": Setting(
-        "arguments of our own image, such as BASE_IMAGE=debian:12-slim", "arguments"
+    "data_dir": Setting("where runs are kept", "path", beside_job="never"),
+    "python": Setting(
+        "the Python that local runs use; it must have torch", "path", beside_job="never"
     ),
-    "image.build_args": Setting("arguments of your own Dockerfile", "arguments"),
-    "confirm": Setting("on a terminal, ask before a job that costs money", "boolean", True),
+    "source_limit": Setting(
+        "refuse when the source folder is larger", "size", 1_000_000_000, beside_job="harmless"
+    ),
+    "stop_grace": Setting(
+        "local runs: time from the stop signal to the kill", "grace", 30, beside_job="harmless"
+    ),
+    "image.args": Setting(
+        "arguments of our own image, such as BASE_IMAGE=debian:12-slim",
+        "arguments",
+        beside_job="harmless",
+    ),
+    "image.build_args": Setting(
+        "arguments of your own Dockerfile", "arguments", beside_job="harmless"
+    ),
+    "confirm": Setting(
+        "on a terminal, ask before a job that costs money", "boolean", True, beside_job="never"
+    ),
     "policy": Setting(
         "security findings: warn shows them in check, strict refuses the job",
         "policy",
         POLICIES[0],
+        beside_job="harmless",
     ),
-    "prices": Setting("your own price table: CSV, instance_type,usd_per_hour,region,as_of", "path"),
+    "prices": Setting(
+        "your own price table: CSV, instance_type,usd_per_hour,region,as_of",
+        "path",
+        beside_job="never",
+    ),
 }
 """Settings without a provider, by key. Provider settings are in declarations."""
+
+_OWN = ("runs", "sources", "sweeps", "packages", "cache", "rehearsals.jsonl", "confirmed.jsonl")
+"""Names in the data folder that hold what is run, or tell what is run."""
+
+_not_taken: set[str] = set()
+"""Lines of settings files that were warned of."""
 
 FILE_NAME = "cloudtrain.toml"
 PREFIX = "CLOUDTRAIN_"
@@ -169,6 +193,8 @@ class Settings:
     origins: Mapping[str, str] = field(default_factory=dict)
     folder: Path = field(default_factory=Path)
     """Folder of the job, the base of relative paths in the spec."""
+    redirects: frozenset[str] = frozenset()
+    """Keys that the file beside the job sets, and that the user confirms once per folder."""
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key]
@@ -177,19 +203,14 @@ class Settings:
         """Return the value, or None if it is not set."""
         return self.values.get(key)
 
-    def origin_beside_job(self, key: str) -> str:
-        """Return the line beside the job that sets a key, or "".
-
-        That file may belong to another user.
-        """
-        origin = self.origins.get(key, "")
-        return origin if origin.startswith(f"{self.folder / FILE_NAME}:") else ""
-
 
 def load_settings(
     folder: Path, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
 ) -> Settings:
-    """Read the settings for a job in `folder`. Raise SpecError with all mistakes."""
+    """Read the settings for a job in `folder`. Raise SpecError with all mistakes.
+
+    What only the user may set is not taken from the file beside the job, with a warning.
+    """
     environ = os.environ if environ is None else environ
     issues: list[Issue] = []
     files = (_xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml", folder / FILE_NAME)
@@ -216,7 +237,10 @@ def load_settings(
 
     command_line = {key: (value, f"--{key.replace('_', '-')}") for key, value in flags.items()}
 
-    for layer in (*tables, variables, command_line):
+    own_file, beside_job = tables
+    own = own_file.keys() | variables.keys() | {key for key in flags if flags[key] is not None}
+
+    for layer in (own_file, beside_job, variables, command_line):
         for key, (value, origin) in layer.items():
             if value is None:
                 continue
@@ -227,15 +251,68 @@ def load_settings(
                 continue
 
             try:
-                values[key] = _READERS[settings[key].kind](value)
-                origins[key] = origin
+                read = _READERS[settings[key].kind](value)
             except ValueError as error:
                 issues.append(Issue((key,), str(error), settings[key].meaning, origin=origin))
+                continue
 
+            if layer is beside_job and not _is_taken(settings[key], read):
+                if key not in own:
+                    _say_not_taken(key, value, origin)
+                continue
+
+            values[key] = read
+            origins[key] = origin
+
+    if not issues:
+        issues += _data_dir_issues(Path(values["data_dir"]), origins["data_dir"])
     if issues:
         raise SpecError(issues)
 
-    return Settings(values=values, origins=origins, folder=folder)
+    redirects = set()
+    for key, (_, origin) in beside_job.items():
+        if settings[key].beside_job == "confirmed" and origins[key] == origin:
+            redirects.add(key)
+
+    return Settings(values=values, origins=origins, folder=folder, redirects=frozenset(redirects))
+
+
+def _is_taken(setting: Setting, value: Any) -> bool:
+    """Return whether the file beside a job may give a setting this value."""
+    is_looser = setting.kind == "policy" and value != STRICT
+    return setting.beside_job != "never" and not is_looser
+
+
+def _say_not_taken(key: str, value: Any, origin: str) -> None:
+    """Warn once of a setting that only the user's own places may have."""
+    if key == "policy" or origin in _not_taken:
+        return
+
+    import logging  # needed only for this warning
+
+    _not_taken.add(origin)
+    place = origin if origin.isprintable() else ascii(origin)
+    logging.getLogger(__name__).warning(
+        "%s: %s is not taken from the folder of a job, which may be another user's: to use it, set"
+        " %s=%s, or write it into ~/.config/cloudtrain/config.toml",
+        place,
+        key,
+        variable_of(key),
+        _shown(value),
+    )
+
+
+def _data_dir_issues(data_dir: Path, origin: str) -> Iterator[Issue]:
+    """Yield a mistake if others may change what is kept in the data folder, and run from there."""
+    for place in (data_dir, *(data_dir / name for name in _OWN)):
+        if reason := why_not_private(place):
+            hint = "set CLOUDTRAIN_DATA_DIR to a folder of your own"
+            if "written" in reason:
+                hint += f"; or, if nobody has changed anything there, chmod -R go-w '{place}'"
+
+            message = f"{place} {reason}: others may change what is run from there"
+            yield Issue(("data_dir",), message, hint, origin=origin)
+            return
 
 
 def data_folder(data_dir: str | None) -> Path:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cloudtrain.api.folder_settings import confirm, redirections
 from cloudtrain.cli.options import cloud_option, json_option, profile_option
 from cloudtrain.cli.output import command, print_json, print_message, print_output
 from cloudtrain.cli.terminal import write
@@ -99,6 +100,8 @@ def settings_command(
         print_output(f"{meaning}: {value}")
 
     _write(deployment.settings, yes=yes)
+    settings = load_settings(Path.cwd())
+    confirm(settings, redirections(settings, provider))
     print_message(f"next: {command('doctor', provider)} checks that a job can run there")
 
 

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import click
 
+from cloudtrain.api.folder_settings import confirm as record_confirmation
+from cloudtrain.api.folder_settings import is_confirmed, redirections
 from cloudtrain.api.preflight import start_notes
 from cloudtrain.cli.output import command, print_json, print_message, print_output
 from cloudtrain.cli.plan_view import cost, headline, rehearsed
 from cloudtrain.cli.terminal import indented, one_line, progress_bar
 from cloudtrain.errors import Issue, Outcome, RefusedError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.settings import load_settings
+from cloudtrain.settings import FILE_NAME, load_settings, variable_of
 
 
 def start(
@@ -48,8 +50,7 @@ def start(
 
     for text in start_notes(plan, issues):
         note(text)
-    if not yes:
-        confirm(plan)
+    confirm(plan, yes=yes)
     try:
         folder = submit(
             plan,
@@ -81,11 +82,40 @@ def start(
         )
 
 
-def confirm(plan: Plan) -> None:
-    """Ask before a job that costs money."""
+def confirm(plan: Plan, *, yes: bool = False) -> None:
+    """Ask before a job that is redirected by its folder, or costs money. `yes`: do not ask."""
+    if plan.is_rehearsal:
+        return
+
+    folder = Path(plan.context.folder)
+    confirm_folder(folder, plan, yes=yes)
     estimate = plan.target.cost_estimate
-    if estimate is not None and not plan.is_rehearsal:
-        confirm_cost(Path(plan.context.folder), estimate.worst_usd)
+    if estimate is not None and not yes:
+        confirm_cost(folder, estimate.worst_usd)
+
+
+def confirm_folder(folder: Path, plan: Plan, *, yes: bool) -> None:
+    """Show which settings of the folder redirect the job, and ask once per folder on a terminal.
+
+    Raise RefusedError for a no.
+    """
+    settings = load_settings(folder, {"data_dir": plan.context.data_dir})
+    redirected = redirections(settings, plan.target.provider)
+    if not redirected or is_confirmed(settings, redirected):
+        return
+
+    print_message(f"  {FILE_NAME} of this folder, which may be somebody else's, decides:")
+    for key, value in redirected.items():
+        print_message(f"    {one_line(f'{key} = {value}')}")
+
+    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+
+    if not click.confirm("Are these yours? It is asked once per folder", err=True):
+        hint = f"change {FILE_NAME}, or set them in the environment: {variable_of(min(redirected))}"
+        raise RefusedError("not confirmed", hint=hint, outcome=Outcome.NOT_STARTED)
+
+    record_confirmation(settings, redirected)
 
 
 def confirm_cost(folder: Path, worst_usd: float | None) -> None:
@@ -102,5 +132,5 @@ def confirm_cost(folder: Path, worst_usd: float | None) -> None:
         question = f"Start it, for at most {worst_usd:.2f} USD?"
 
     if not click.confirm(question, err=True):
-        hint = "--yes starts it without a question, confirm = false in cloudtrain.toml all of them"
+        hint = "--yes starts it without a question, CLOUDTRAIN_CONFIRM=false all of them"
         raise RefusedError("not confirmed", hint=hint, outcome=Outcome.NOT_STARTED)

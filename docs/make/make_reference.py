@@ -125,15 +125,31 @@ JOB_CODES = {
 def settings_page() -> str:
     """Return the page of settings, with key, variable and meaning."""
     rows = [
-        (f"`{key}`", f"`{settings.variable_of(key)}`", setting.meaning, _shown(key, setting))
+        (
+            f"`{key}`",
+            f"`{settings.variable_of(key)}`",
+            setting.meaning,
+            _shown(key, setting),
+            _BESIDE_JOB[setting.beside_job],
+        )
         for key, setting in settings.known_settings(third_parties=False).items()
     ]
     text = (
         "A flag wins over the environment, that over `cloudtrain.toml` beside the job, that over"
         " `~/.config/cloudtrain/config.toml`. In a file, `aws.region` is `region` in the table"
         " `[aws]`, and a relative path counts from the file.\n\n"
+        "The folder of a job may be somebody else's. The last column says which keys its"
+        " `cloudtrain.toml` may set: *asked* ones redirect the job, and `submit` shows them and, on a"
+        " terminal, asks once per folder; *no* means that the line is not used, with a warning."
+        " `policy` can only be made strict there.\n\n"
+        "The data folder must be yours: one that belongs to another user, or that its group or"
+        " everybody may write, is refused, since programs are run from there.\n\n"
     )
-    return page("Settings", text + table(("key", "variable", "meaning", "default"), rows))
+    head = ("key", "variable", "meaning", "default", "beside the job")
+    return page("Settings", text + table(head, rows))
+
+
+_BESIDE_JOB = {"harmless": "yes", "confirmed": "asked", "never": "no"}
 
 
 def _shown(key: str, setting: Setting) -> str:

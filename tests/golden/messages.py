@@ -7,7 +7,7 @@ adds to those of its group:
     set       more words, each an argument of `--set`
     job       the job.yaml beside it; none if it is null
     files     names and texts of more files: `x/` is a folder, `x*` may be executed, `x@` is a link,
-              `x|` is a FIFO
+              `x|` is a FIFO, `x/*` a folder that its group may write
     env       environment variables
     runs      whether there are two runs, digits-aaaa and digits-aabb
     case      what `@@` stands for in all of these
@@ -140,7 +140,7 @@ def put(name: str, text: str) -> None:
     """Make a file, a folder, a link or a FIFO, as the end of its name says."""
     path = Path(name.rstrip("*@|"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    if name.endswith("/"):
+    if name.rstrip("*").endswith("/"):
         path.mkdir()
     elif name.endswith("@"):
         path.symlink_to(text)
@@ -148,7 +148,9 @@ def put(name: str, text: str) -> None:
         os.mkfifo(path)
     else:
         path.write_bytes(as_bytes(text))
-    if name.endswith("*"):
+    if name.endswith("/*"):
+        path.chmod(0o775)
+    elif name.endswith("*"):
         path.chmod(0o755)
 
 

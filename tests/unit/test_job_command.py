@@ -182,10 +182,58 @@ def test_nothing_is_asked_of_a_job_that_is_free_or_where_nobody_can_answer(
     assert ask(cloudtrain.plan(cloudtrain.load({}), "local")) == []
     assert ask(cloudtrain.plan(cloudtrain.load({}), "local", as_="aws")) == []
     (folder / "cloudtrain.toml").write_text("confirm = false\n")
+    assert len(ask(plan)) == 1  # a folder does not spend money unasked
+    monkeypatch.setenv("CLOUDTRAIN_CONFIRM", "false")
     assert ask(plan) == []
-    (folder / "cloudtrain.toml").unlink()
     monkeypatch.setattr("sys.stdin", io.StringIO())
     confirm_plan(plan)  # without a terminal it continues
+
+
+REDIRECTED = "[aws]\nbucket = 'theirs'\nregion = 'us-east-1'\n"
+
+
+def redirected_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """A plan whose bucket is of the folder's own settings; its cost is not asked about."""
+    plan = on_aws(monkeypatch)
+    monkeypatch.delenv("CLOUDTRAIN_AWS_BUCKET")
+    monkeypatch.setenv("CLOUDTRAIN_CONFIRM", "false")
+    (folder / "cloudtrain.toml").write_text(REDIRECTED)
+    return plan
+
+
+def test_what_a_folder_redirects_is_asked_about_once(
+    folder: Path, ask: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = redirected_plan(folder, monkeypatch)
+    with pytest.raises(RefusedError, match="not confirmed; nothing was started"):
+        ask(plan, "n")
+
+    [question] = ask(plan)
+    assert "aws.bucket = theirs" in question
+    assert "region" not in question
+    assert ask(plan) == []
+
+    (folder / "cloudtrain.toml").write_text(REDIRECTED.replace("theirs", "another"))
+    [question] = ask(plan)
+    assert "aws.bucket = another" in question
+
+
+def test_what_a_folder_redirects_is_printed_where_nobody_can_answer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = redirected_plan(folder, monkeypatch)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    for _ in range(2):
+        confirm_plan(plan)
+        assert "aws.bucket = theirs" in capsys.readouterr().err
+
+
+def test_only_what_the_provider_of_the_job_uses_is_asked_about(
+    folder: Path, ask: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redirected_plan(folder, monkeypatch)
+    assert ask(cloudtrain.plan(cloudtrain.load({}), "local")) == []
+    assert ask(cloudtrain.plan(cloudtrain.load({}), "local", as_="aws")) == []
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from cloudtrain.providers.docker import checks as containers
 from cloudtrain.providers.docker.engine import EngineInfo
 from cloudtrain.providers.local import checks as checkup
 from cloudtrain.providers.local import machine
-from cloudtrain.providers.local.machine import GpuFacts, LocalConfig, PythonFacts
+from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
 from tests.support.samples import assert_only_wrong, names_of_wrong
 
 # `cloudtrain doctor` reports nothing on a good machine, and the one fault of every other.
@@ -101,22 +101,6 @@ def test_a_python_that_cannot_be_run_is_told_and_not_raised(tmp_path: Path) -> N
     silent.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
     silent.chmod(0o755)
     assert machine.ask_python(str(silent)).error == "exit code 3: broken"
-
-
-def test_a_python_that_a_file_beside_the_job_names_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine, "ask_python", lambda path: pytest.fail(f"{path} was run"))
-    target = Target(
-        provider="local",
-        where="here",
-        grace_seconds=30,
-        config=LocalConfig(python="/evil"),
-        origins={"python": "cloudtrain.toml:1"},
-    )
-    settings: Any = {"data_dir": str(tmp_path)}
-    first = next(checkup.machine_checks(settings, target, NO_SPEC))
-    assert (first.name, first.verdict) == ("Python", "not applicable")
 
 
 def test_a_driver_is_asked_by_its_own_program(

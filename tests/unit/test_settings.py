@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.errors import StorageError, UsageError
+from cloudtrain.declaration import Setting
+from cloudtrain.errors import SpecError, StorageError, UsageError
+from cloudtrain.ownership import why_not_private
 from cloudtrain.providers.infrastructure import SettingValue, settings_edit
-from cloudtrain.settings import Settings, load_settings
+from cloudtrain.settings import Settings, known_settings, load_settings
 
 # Settings: flags before environment before cloudtrain.toml before the user's own file, each with
 # its origin.
@@ -92,6 +95,145 @@ def test_the_xdg_folders_are_honoured(home: Path, job: Path, tmp_path: Path) -> 
     (tmp_path / "xdg" / "cloudtrain" / "config.toml").write_text('provider = "x"\n')
     settings = load(home, job, XDG_CONFIG_HOME=str(tmp_path / "xdg"), XDG_DATA_HOME="/data")
     assert (settings["provider"], settings["data_dir"]) == ("x", "/data/cloudtrain")
+
+
+# What the folder of a job, which may be a stranger's, can set.
+
+OWN = {
+    "data_dir": ('"../data"', "/own/data"),
+    "python": ('"./evil"', "/own/python"),
+    "prices": ('"cheap.csv"', "/own/prices.csv"),
+    "confirm": ("false", "true"),
+}
+"""A value beside the job, and one of the user, of each key that the folder never sets."""
+
+
+def test_each_key_has_a_rule_for_the_folder_of_a_job() -> None:
+    rules: dict[str, set[str]] = {}
+    for key, setting in known_settings(third_parties=False).items():
+        rules.setdefault(setting.beside_job, set()).add(key)
+
+    assert rules["never"] == set(OWN)
+    assert rules["harmless"] == {
+        *("source_limit", "stop_grace", "policy", "image.args", "image.build_args"),
+        *("docker.memory", "aws.region", "aws.poll"),
+        *("azure.location", "azure.poll", "azure.stop_grace"),
+    }
+    assert Setting("of another provider").beside_job == "confirmed"
+
+
+@pytest.mark.parametrize("key", OWN)
+def test_only_the_users_own_places_set_what_is_run_and_where(
+    home: Path, job: Path, caplog: pytest.LogCaptureFixture, key: str
+) -> None:
+    before = load(home, job)
+    theirs, own = OWN[key]
+    job_file = write_job_file(job, f"\n{key} = {theirs}\n")
+
+    for _ in range(2):
+        settings = load(home, job)
+        assert (settings.get(key), settings.origins.get(key)) == (
+            before.get(key),
+            before.origins.get(key),
+        )
+
+    [warning] = caplog.messages
+    assert warning.startswith(f"{job_file}:2: {key} is not taken from the folder of a job")
+    assert f"CLOUDTRAIN_{key.upper()}=" in warning
+
+    caplog.clear()
+    environ = {"HOME": str(home), f"CLOUDTRAIN_{key.upper()}": own}
+    assert str(load_settings(job, None, environ)[key]).lower() == own
+    mine = write_user_file(home, f"{key} = {own if key == 'confirm' else repr(own)}\n")
+    assert load(home, job).origins[key] == f"{mine}:1"
+    assert caplog.messages == []
+
+
+def test_a_folder_may_make_the_policy_strict_but_not_loosen_it(home: Path, job: Path) -> None:
+    write_job_file(job, 'policy = "strict"\n')
+    assert load(home, job)["policy"] == "strict"
+    write_user_file(home, 'policy = "strict"\n')
+    write_job_file(job, 'policy = "warn"\n')
+    assert load(home, job)["policy"] == "strict"
+
+
+def test_what_is_confirmed_once_per_folder_is_what_the_folder_decides(
+    home: Path, job: Path
+) -> None:
+    write_job_file(job, 'provider = "aws"\n[aws]\nbucket = "b"\nrole = "r"\nregion = "us-east-1"\n')
+    assert load(home, job, CLOUDTRAIN_AWS_ROLE="own").redirects == {"provider", "aws.bucket"}
+
+
+# A data folder that others may change: what lies in it is run.
+
+
+@pytest.mark.parametrize("inside", ["", "runs", "sources", "sweeps", "packages", "cache"])
+@pytest.mark.parametrize("mode", [0o775, 0o757, 0o777])
+def test_a_data_folder_that_others_may_write_is_refused_with_what_to_type(
+    home: Path, job: Path, tmp_path: Path, inside: str, mode: int
+) -> None:
+    place = tmp_path / "data" / inside
+    place.mkdir(parents=True)
+    place.chmod(mode)
+    data = str(tmp_path / "data")
+    with pytest.raises(SpecError) as caught:
+        load(home, job, CLOUDTRAIN_DATA_DIR=data)
+
+    [issue] = caught.value.issues
+    assert issue.origin == "environment CLOUDTRAIN_DATA_DIR"
+    assert issue.line().count(str(place)) == 1
+    assert f"chmod -R go-w '{place}'" in (issue.hint or "")
+
+    place.chmod(mode & ~0o022)
+    assert load(home, job, CLOUDTRAIN_DATA_DIR=data)["data_dir"] == data
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to others")
+OTHER = 12345
+
+
+@as_root
+@pytest.mark.parametrize("inside", ["", "sources", "packages", "confirmed.jsonl"])
+def test_a_data_folder_of_somebody_else_is_refused(
+    home: Path, job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: str
+) -> None:
+    place = tmp_path / "data" / inside
+    place.mkdir(parents=True)
+    os.chown(place, OTHER, OTHER)
+    data = str(tmp_path / "data")
+    with pytest.raises(SpecError, match=f"{place} belongs to user {OTHER}"):
+        load(home, job, CLOUDTRAIN_DATA_DIR=data)
+
+    monkeypatch.setenv("SUDO_UID", str(OTHER))
+    assert load(home, job, CLOUDTRAIN_DATA_DIR=data)["data_dir"] == data
+
+
+@as_root
+def test_a_disk_that_gives_files_of_this_user_another_owner_is_no_stranger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network disk does so with all files, or with those of root."""
+    os.chown(tmp_path, OTHER, OTHER)
+    monkeypatch.chdir(tmp_path)  # the folders around it are private
+    monkeypatch.setattr("os.geteuid", lambda: OTHER + 1)
+    assert why_not_private(Path()) == f"belongs to user {OTHER}"
+
+    os.seteuid(OTHER)
+    try:
+        assert why_not_private(Path()) == ""
+    finally:
+        os.seteuid(0)
+
+
+def test_a_folder_where_each_keeps_what_is_their_own_may_hold_a_data_folder(
+    home: Path, job: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "data" / "sources").mkdir(parents=True)
+    (tmp_path / "data").chmod(0o1777)
+    assert load(home, job, CLOUDTRAIN_DATA_DIR=str(tmp_path / "data"))
+    (tmp_path / "data" / "sources").chmod(0o777)
+    with pytest.raises(SpecError, match="sources may be written by everybody"):
+        load(home, job, CLOUDTRAIN_DATA_DIR=str(tmp_path / "data"))
 
 
 # Edits of a cloudtrain.toml keep everything but the settings of a deployment.

@@ -31,7 +31,7 @@ DECLARATION = Declaration(
     section=_section,
     region_setting="region",
     settings={
-        "region": Setting("AWS region"),
+        "region": Setting("AWS region", beside_job="harmless"),
         "role": Setting("execution role of SageMaker jobs"),
         "bucket": Setting("bucket for source, checkpoints and models"),
         "repository": Setting(
@@ -40,6 +40,8 @@ DECLARATION = Declaration(
         "subnets": Setting("subnets of the job's network", "texts"),
         "security_groups": Setting("security groups of the job's network", "texts"),
         "kms_key": Setting("key that encrypts what the job writes"),
-        "poll": Setting("seconds between two looks at a job", "seconds", 10.0),
+        "poll": Setting(
+            "seconds between two looks at a job", "seconds", 10.0, beside_job="harmless"
+        ),
     },
 )

@@ -34,8 +34,13 @@ DECLARATION = Declaration(
         "subscription": Setting("Azure subscription"),
         "resource_group": Setting("resource group"),
         "workspace": Setting("Azure ML workspace"),
-        "tenant": Setting("Entra tenant of the subscription, if your login belongs to several"),
-        "location": Setting("where the workspace is, such as eastus: prices depend on it"),
+        "tenant": Setting(
+            "Entra tenant of the subscription, if your login belongs to several",
+            beside_job="never",
+        ),
+        "location": Setting(
+            "where the workspace is, such as eastus: prices depend on it", beside_job="harmless"
+        ),
         "compute": Setting("compute cluster; none: serverless"),
         "datastore": Setting(
             "where checkpoints, model and output are kept",
@@ -44,11 +49,14 @@ DECLARATION = Declaration(
         "repository": Setting(
             "where images that are built are pushed: myregistry.azurecr.io/train"
         ),
-        "poll": Setting("seconds between two looks at a job", "seconds", 10.0),
+        "poll": Setting(
+            "seconds between two looks at a job", "seconds", 10.0, beside_job="harmless"
+        ),
         "stop_grace": Setting(
             "how long a job that is stopped may take to save and to store what it saved",
             "grace",
             60,
+            beside_job="harmless",
         ),
     },
 )

@@ -15,6 +15,10 @@ DECLARATION = Declaration(
     secret_stores=LOCAL.secret_stores,
     fallback_providers=(LOCAL.name,),
     settings={
-        "memory": Setting("the most memory that one container may use, such as 8 GiB", "size"),
+        "memory": Setting(
+            "the most memory that one container may use, such as 8 GiB",
+            "size",
+            beside_job="harmless",
+        ),
     },
 )

@@ -81,17 +81,9 @@ def _memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def host_checks(plan: Plan, *, starting: bool) -> list[Issue]:
-    """Return problems that need a process: torch in another Python, the number of GPUs.
-
-    A Python that a file beside the job names is not run for a plan, only for a start.
-    """
+def host_checks(plan: Plan) -> list[Issue]:
+    """Return problems that need a process: torch in another Python, the number of GPUs."""
     python = plan.host.config_as(LocalConfig).python
-    named_by = plan.host.origins.get("python")
-    if named_by and not starting:
-        message = f"{python} is named by {named_by}, so it is not run before a submit"
-        return [warning(message, "a Python that CLOUDTRAIN_PYTHON names is run at once")]
-
     issues: list[Issue] = []
     if python != sys.executable:
         issues = _torch(plan, python)
@@ -243,23 +235,10 @@ def _has_driver() -> bool:
 
 
 def machine_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterator[Check]:  # noqa: ARG001
-    """Yield each check as its answer comes.
-
-    A Python that a file beside the job names is not run: the file may be somebody else's.
-    """
-    python = target.config_as(LocalConfig).python
-    named_by = target.origins.get("python", "")
+    """Yield each check as its answer comes."""
+    facts = machine.ask_python(target.config_as(LocalConfig).python)
     data_dir = Path(settings["data_dir"]).absolute()
-
-    if named_by:
-        question = Question("Python", f"does {python} run, and has it torch", ("python",))
-        yield question.not_applicable(
-            f"it is named by {named_by}: a program that a file beside the job names is not run"
-        )
-        facts = PythonFacts(path=python)
-    else:
-        facts = machine.ask_python(python)
-        yield python_check(facts)
+    yield python_check(facts)
 
     gpus = machine.ask_driver()
     if facts.version:

@@ -48,7 +48,6 @@ class LocalProvider(LocalBackend):
                 cores=_usable_cores(),
                 system=sys.platform,
             ),
-            origins={"python": settings.origin_beside_job("python")},
         )
 
     def rules(self, plan: Plan) -> list[Issue]:
@@ -57,11 +56,11 @@ class LocalProvider(LocalBackend):
 
         return host_rules(plan)
 
-    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:
+    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (our own program)
         """Return problems that need a process, such as the number of GPUs."""
         from cloudtrain.providers.local.checks import host_checks
 
-        return host_checks(plan, starting=starting)
+        return host_checks(plan)
 
     def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:
         """Ask this machine for everything that a job of this spec needs."""

@@ -10,9 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from cloudtrain.api.folder_settings import is_confirmed, redirections
 from cloudtrain.api.lookup import find_run, import_remote_runs
 from cloudtrain.api.run import Run
 from cloudtrain.errors import StorageError
+from cloudtrain.settings import load_settings
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.messages import Call
 from tests.providers.aws.archives import (
@@ -216,6 +218,11 @@ def test_outputs_of_the_stack_become_settings(cloud: Cloud) -> None:
     text = Path("cloudtrain.toml").read_text()
     for line in ('bucket = "made-bucket"', 'subnets = ["<SubnetA>", "<SubnetB>"]'):
         assert line in text
+
+    settings = load_settings(Path.cwd())
+    redirected = redirections(settings, "aws")
+    assert "aws.repository" in redirected
+    assert is_confirmed(settings, redirected)  # submit does not ask about them again
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,56 @@
+"""Who may write a file or folder: what others may write is not taken for this user's own.
+
+As ssh does: the owner is this user or root, and neither the group nor others may write.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+
+def why_not_private(place: Path) -> str:
+    """Return why others may change a file, or what is in a folder; "" if they may not, or without it.
+
+    A folder like /tmp, where each keeps what is their own, is fine: look at what is in it, too.
+    """
+    try:
+        status = os.stat(place)  # noqa: PTH116  (faster)
+    except OSError:  # who opens it reports that
+        return ""
+
+    if not _is_mine(place, status.st_uid):
+        return f"belongs to {_user_name(status.st_uid)}"
+    if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
+        return ""
+    if status.st_mode & stat.S_IWOTH:
+        return "may be written by everybody"
+    if status.st_mode & stat.S_IWGRP:
+        return "may be written by its group"
+
+    return ""
+
+
+def _is_mine(place: Path, owner: int) -> bool:
+    if owner in (os.geteuid(), 0):
+        return True
+    if os.geteuid() == 0 and str(owner) == os.environ.get("SUDO_UID"):
+        return True
+
+    # Some network disks give all files of this user one other owner, as they do with root's.
+    try:
+        with tempfile.TemporaryFile(dir=place) as probe:
+            return os.fstat(probe.fileno()).st_uid == owner
+    except OSError:
+        return False
+
+
+def _user_name(number: int) -> str:
+    from pwd import getpwuid  # rarely needed
+
+    try:
+        return getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
