@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,6 +34,9 @@ _ATTEMPT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
 
 ONE_REQUEST_BYTES = 8 * 2**20
 """Maximum size for one request; larger objects go in parts (boto3's own threshold)."""
+
+_PART_BYTES = 8 * 2**20
+"""Size of a part: S3's checksum of an object depends on it."""
 
 
 class Answer(dict[str, Any]):
@@ -109,7 +114,7 @@ class AwsClient:
                 return
             yield Answer(page, f"{operation} in {self.region}")
 
-    def put_once(
+    def store(
         self,
         bucket: str,
         key: str,
@@ -117,70 +122,56 @@ class AwsClient:
         kms_key: str | None,
         progress: Progress | None,
     ) -> bool:
-        """Store a file with a content-derived key, unless it exists; return True if it was sent.
+        """Store a file with a content-derived key; return True if it was sent.
 
-        A small file is sent with the condition that the key is free, in one call. A large one is
-        looked up first, and sent in parts.
+        Its name is no proof of what lies there. A small file is sent again, in one call. A large one
+        is sent, in parts, unless S3's own checksum of the object is that of the file.
         """
         size = path.stat().st_size
         if size <= ONE_REQUEST_BYTES:
-            return self.put(bucket, key, path.read_bytes(), kms_key, only_new=True)
-        if self.exists(bucket, key):
+            self.put(bucket, key, path.read_bytes(), kms_key)
+            return True
+        if self._holds(bucket, key, path):
             return False
         with self._calling("put_object", f"s3://{bucket}/{key}"):
             self._client("s3").upload_file(
                 str(path),
                 bucket,
                 key,
-                ExtraArgs=_encryption(kms_key),
+                ExtraArgs={"ChecksumAlgorithm": "SHA256", **_encryption(kms_key)},
                 Callback=_counted(progress, size),
+                Config=boto3.s3.transfer.TransferConfig(multipart_chunksize=_PART_BYTES),
             )
 
         return True
 
-    def put(
-        self,
-        bucket: str,
-        key: str,
-        content: bytes,
-        kms_key: str | None,
-        *,
-        only_new: bool = False,
-    ) -> bool:
-        """Store an object in one call; return False if `only_new` and the key exists."""
-        options = _encryption(kms_key)
-        if only_new:
-            options["IfNoneMatch"] = "*"
+    def put(self, bucket: str, key: str, content: bytes, kms_key: str | None) -> None:
+        """Store an object in one call."""
+        with self._calling("put_object", f"s3://{bucket}/{key}"):
+            self._client("s3").put_object(
+                Bucket=bucket,
+                Key=key,
+                Body=content,
+                **_encryption(kms_key),
+            )
 
-        try:
-            with self._calling("put_object", f"s3://{bucket}/{key}"):
-                self._client("s3").put_object(
-                    Bucket=bucket,
-                    Key=key,
-                    Body=content,
-                    **options,
-                )
-        except CloudError as failure:
-            if only_new and failure.code in ("PreconditionFailed", "412"):
-                return False
-            # somebody sends the same content at the same time
-            if only_new and failure.code == "ConditionalRequestConflict":
-                return self.put(bucket, key, content, kms_key)
-            raise
+    def _holds(self, bucket: str, key: str, path: Path) -> bool:
+        """Return whether an object is a file that was sent in parts. Raise CloudError without answer.
 
-        return True
-
-    def exists(self, bucket: str, key: str) -> bool:
-        """Return True if an object exists. Raise CloudError if S3 does not answer that."""
+        S3 computes the checksum from what it receives; who stores an object cannot choose it.
+        """
         try:
             with self._calling("head_object", f"s3://{bucket}/{key}"):
-                self._client("s3").head_object(Bucket=bucket, Key=key)
+                head = self._client("s3").head_object(
+                    Bucket=bucket, Key=key, ChecksumMode="ENABLED"
+                )
         except CloudError as failure:
-            if failure.code in ("404", "NoSuchKey", "NotFound"):
+            if failure.code in ("404", "NoSuchKey", "NotFound") or failure.is_denied:
                 return False
             raise
 
-        return True
+        checksum = str(head.get("ChecksumSHA256", "")).partition("-")[0]
+        return head.get("ContentLength") == path.stat().st_size and checksum == _checksum(path)
 
     def objects(self, bucket: str, prefix: str) -> Iterator[tuple[str, int]]:
         """Yield keys and sizes in bytes of all objects with a prefix."""
@@ -260,6 +251,16 @@ def aws(region: str, profile: str = "") -> AwsClient:
     `profile`: of the AWS CLI; empty to follow the variables.
     """
     return AwsClient(region, profile)
+
+
+def _checksum(path: Path) -> str:
+    """Return S3's checksum of a file that is sent in parts: of the checksums of the parts."""
+    parts = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(_PART_BYTES):
+            parts.update(hashlib.sha256(part).digest())
+
+    return b64encode(parts.digest()).decode()
 
 
 def new_session(region: str, profile: str = "") -> boto3.session.Session:

@@ -100,7 +100,7 @@ def start(
 ) -> dict[str, Any]:
     """Upload the source archive and the job document, create the job, return its reference.
 
-    Three calls if the archive exists already or is small. Raise CloudError with `Outcome.UNKNOWN`
+    Three calls if the archive is unchanged or small. Raise CloudError with `Outcome.UNKNOWN`
     if it is unknown whether the job exists; `reconcile` finds out later.
     """
     cloud = client_of_run(run)
@@ -140,14 +140,14 @@ def upload(
     archive: Path,
     progress: Progress | None,
 ) -> None:
-    """Store the job document, and the source archive if it is new, for a request's channels.
+    """Store the job document and the source archive for a request's channels.
 
     Raise CloudError with `Outcome.NOT_STARTED` if that fails.
     """
     key = body["OutputDataConfig"].get("KmsKeyId")
     try:
         bucket, folder = uri_parts(channel_uri(body, SOURCE))
-        cloud.put_once(bucket, folder + ARCHIVE, archive, key, progress)
+        cloud.store(bucket, folder + ARCHIVE, archive, key, progress)
         bucket, folder = uri_parts(channel_uri(body, JOB))
         cloud.put(bucket, folder + JOB_FILE, as_text(job.to_json()).encode(), key)
     except CloudError as error:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,45 @@ def test_a_large_source_is_sent_in_parts_once(cloud: Cloud, folder: Path) -> Non
         ("s3", "PutObject"),
         ("sagemaker", "CreateTrainingJob"),
     ]
+
+
+@pytest.mark.parametrize("size", [1000, ONE_REQUEST_BYTES + 1000])
+def test_an_object_that_somebody_else_has_put_in_place_of_the_source_is_replaced(
+    cloud: Cloud, region: AwsClient, tmp_path: Path, size: int
+) -> None:
+    path = tmp_path / "source.tar.gz"
+    path.write_bytes(os.urandom(size))
+    planted = tmp_path / "planted"
+    planted.write_bytes(os.urandom(size))
+    digests = sha256(path.read_bytes()).digest()
+    for number, algorithm in enumerate(("SHA256", "CRC32")):
+        key = f"planted/{size}/{number}"
+        cloud.client("s3", direct=True).upload_file(
+            str(planted),
+            cloud.bucket,
+            key,
+            ExtraArgs={
+                "ChecksumAlgorithm": algorithm,
+                "Metadata": {"sha256": digests.hex(), "checksum-sha256": digests.hex()},
+            },
+        )
+        assert region.store(cloud.bucket, key, path, None, None)
+        assert cloud.objects(key) == {key: path.read_bytes()}
+
+
+def test_the_checksums_of_the_parts_are_not_taken_for_the_parts(
+    cloud: Cloud, region: AwsClient, large: Path
+) -> None:
+    """A small object of them has the same checksum as the large one."""
+    content = large.read_bytes()
+    halves = (content[:ONE_REQUEST_BYTES], content[ONE_REQUEST_BYTES:])
+    parts = b"".join(sha256(half).digest() for half in halves)
+    cloud.client("s3", direct=True).put_object(
+        Bucket=cloud.bucket, Key="parts", Body=parts, ChecksumAlgorithm="SHA256"
+    )
+    assert region.store(cloud.bucket, "parts", large, None, None)
+    assert not region.store(cloud.bucket, "parts", large, None, None)
+    assert cloud.objects("parts") == {"parts": content}
 
 
 def test_what_is_sent_is_what_was_planned(cloud: Cloud) -> None:
@@ -234,7 +274,7 @@ def test_a_multipart_upload_survives_a_transient_fault_in_each_of_its_calls(
     key = f"passing/{kind}"
     calls = [("s3", operation, 1) for operation in PARTS]
     fault_each(cloud.endpoint, kind, calls)
-    assert region.put_once(cloud.bucket, key, large, None, None)
+    assert region.store(cloud.bucket, key, large, None, None)
     assert_each_struck(cloud.endpoint, kind, calls)
     assert cloud.objects(key) == {key: large.read_bytes()}
 
@@ -247,7 +287,7 @@ def test_an_upload_that_fails_leaves_neither_object_nor_open_parts(
     key = f"lasting/{kind}/{operation}"
     cloud.endpoint.fault(kind, "s3", operation, times=ALWAYS)
     with pytest.raises(CloudError, match="PutObject in us-east-1") as failed:
-        region.put_once(cloud.bucket, key, large, None, None)
+        region.store(cloud.bucket, key, large, None, None)
     words = {
         "expired": "aws sso login",
         "denied": "lack a permission: s3:PutObject",
