@@ -14,6 +14,7 @@ from cloudtrain.errors import Issue, SpecError, did_you_mean
 from cloudtrain.ownership import why_not_private
 from cloudtrain.units import parse_duration, parse_size
 from cloudtrain_wire.bounded_files import read_regular_text
+from cloudtrain_wire.secret_values import masker, secrets_in
 
 STRICT = "strict"
 POLICIES = ("warn", STRICT)
@@ -78,7 +79,7 @@ def _text(value: Any) -> str:
 def _shown(value: Any) -> str:
     """Return a value for a message, shortened. Python refuses to print very long numbers."""
     try:
-        text = repr(value)
+        text = masker.mask_text(repr(value))
     except ValueError:
         return "a number with thousands of digits"
 
@@ -373,6 +374,7 @@ def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
         issues.append(Issue((), "is nested too deeply", origin=str(path)))
         return {}
 
+    masker.add(secrets_in(table))
     entries: dict[str, tuple[Any, str]] = {}
     for key, value in table.items():
         members = {"": value}

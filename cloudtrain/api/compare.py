@@ -15,7 +15,6 @@ from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.series import Series, series_of
 from cloudtrain.runs.state import RunState
 from cloudtrain.spec.fields import plain
-from cloudtrain.spec.secrets_in_text import hide_setting
 from cloudtrain.spec.yaml_document import parse_scalar
 
 _OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)(=(?P<value>.*))?", re.DOTALL)
@@ -94,7 +93,7 @@ def settings_of(run: Run) -> dict[str, Any]:
         settings["args"] = shlex.join(words) or None
 
     named = {name.replace("args.values.", "args."): value for name, value in settings.items()}
-    return {name: hide_setting(name, value) for name, value in named.items() if value is not None}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

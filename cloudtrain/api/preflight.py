@@ -14,7 +14,8 @@ from cloudtrain.planning.launch import command_words
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers import get_provider
-from cloudtrain.spec.secrets_in_text import is_secret_variable, secret_arguments
+from cloudtrain.spec.fields import Arguments, read_arguments
+from cloudtrain_wire.secret_values import is_secret_variable, secret_words
 
 _PLAIN_SECRET = "looks like a secret, and whoever may look at the job reads it"  # noqa: S105
 
@@ -88,6 +89,25 @@ def plain_secret_issues(plan: Plan) -> list[Issue]:
             issues.append(Issue(override.keys, _PLAIN_SECRET, hint, severity=severity))
 
     return [replace(issue, origin=_line_of(plan, issue)) for issue in issues]
+
+
+def secret_arguments(args: Arguments, command: Sequence[str] = ()) -> Iterator[tuple[Keys, str]]:
+    """Yield the field and the name (may be "") of each argument that is probably a secret.
+
+    `command`: words of the entrypoint, if it is a command.
+    """
+    for _, option in secret_words(command):
+        yield ("entrypoint",), option.lstrip("-+")
+
+    if not isinstance(args.values, Mapping):
+        for at, option in secret_words(args.argv):
+            yield ("args", at), option.lstrip("-+")
+
+        return
+
+    for key, value in args.values.items():
+        if any(secret_words(read_arguments({key: value}).argv)):
+            yield ("args", key), key
 
 
 def shell_variable_issues(plan: Plan) -> Iterator[Issue]:

@@ -15,6 +15,7 @@ import click
 
 from cloudtrain.errors import CloudtrainError, Issue, SpecError, StorageError, UsageError
 from cloudtrain.version import __version__
+from cloudtrain_wire.secret_values import masker, secrets_in
 
 GROUPS: dict[str, dict[str, str]] = {
     "Start": {
@@ -186,6 +187,9 @@ def main(argv: list[str] | None = None) -> NoReturn:
         words = sys.argv[1:]
     else:
         words = argv
+
+    masker.clear()
+    masker.add(secrets_in([words, dict(os.environ)]))
 
     try:
         code = cli.main(args=words, prog_name="cloudtrain", standalone_mode=False)

@@ -89,7 +89,7 @@ def plan_command(
 def print_request(plan: Plan) -> None:
     """Print the exact request."""
     _name_secrets(plan)
-    print_json(dict(plan.request.document))
+    print_json(dict(plan.request.document), exact=True)
 
 
 def _name_secrets(plan: Plan) -> None:

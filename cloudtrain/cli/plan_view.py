@@ -26,15 +26,10 @@ from cloudtrain.providers.shared.paths import file_name
 from cloudtrain.runs.store import sweep_ids
 from cloudtrain.settings import data_folder
 from cloudtrain.spec.inputs import Input
-from cloudtrain.spec.secrets_in_text import (
-    HIDDEN,
-    hide_secrets,
-    is_secret_argument,
-    is_secret_variable,
-)
 from cloudtrain.units import format_duration, format_size
 from cloudtrain_wire.bounded_files import read_regular_text
 from cloudtrain_wire.requirement_files import hide_passwords
+from cloudtrain_wire.secret_values import masker, secrets_in
 
 MAX_PACKAGES = 6
 """Maximum installed packages that a plan shows."""
@@ -109,10 +104,8 @@ def _sections(plan: Plan) -> dict[str, Sequence[str]]:
     """Return the texts of a plan by their label; empty texts are not shown."""
     spec = plan.spec
     source = plan.context.source
-    program = (
-        shlex.join(hide_secrets(command_words(spec))) or spec.entrypoint or "the shared trainer"
-    )
-    command = f"{program} {shlex.join(hide_secrets(spec.args.argv))}".rstrip()
+    program = shlex.join(command_words(spec)) or spec.entrypoint or "the shared trainer"
+    command = f"{program} {shlex.join(spec.args.argv)}".rstrip()
     packed = " (unchanged, packed already)" if is_packed(plan) else ""
     kept = ""
     if spec.keep:
@@ -129,7 +122,7 @@ def _sections(plan: Plan) -> dict[str, Sequence[str]]:
             f" sha256:{source.digest[:8]}…{packed}"
         ],
         "installs": [_packages(plan)],
-        "setup": [" ".join(hide_secrets(line.split())) for line in spec.setup],
+        "setup": spec.setup,
         **{f"input {name}": [_input(plan, item)] for name, item in spec.inputs.items()},
         "stores": [
             f"a checkpoint every {format_duration(spec.checkpoints.every)},"
@@ -412,7 +405,8 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
 
     sides = [without_varying(old, other_id), without_varying(new, plan.run_id)]
     is_same = _lines(sides[0]) == _lines(sides[1])
-    before, after = (_lines(_without_secrets(side)) for side in sides)
+    masker.add(secrets_in(sides))
+    before, after = (masker.mask_text("\n".join(_lines(side))).split("\n") for side in sides)
     lines = list(unified_diff(before, after, against, "plan", lineterm=""))
 
     if not lines and not is_same:
@@ -429,21 +423,3 @@ def _id_of(document: Any) -> str:
 
 def _lines(document: Any) -> list[str]:
     return json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True).splitlines()
-
-
-def _without_secrets(value: Any) -> Any:
-    """Return a document with `***` in place of variables and arguments that are secrets."""
-    if isinstance(value, dict):
-        return {key: _without_secret(key, item) for key, item in value.items()}
-    if not isinstance(value, list):
-        return value
-    if all(isinstance(item, str) for item in value):
-        return hide_secrets(value)
-    return [_without_secrets(item) for item in value]
-
-
-def _without_secret(name: str, value: Any) -> Any:
-    if not isinstance(value, str):
-        return _without_secrets(value)
-    is_secret = is_secret_variable(name, value) or is_secret_argument(name, value)
-    return HIDDEN if is_secret else value

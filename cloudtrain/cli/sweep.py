@@ -158,7 +158,7 @@ def start_command(
 
     if dry_run:
         if as_json:
-            print_json(_as_json(plan))
+            print_json(_as_json(plan), exact=True)
 
         return
 

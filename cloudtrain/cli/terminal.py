@@ -26,7 +26,9 @@ from typing import Any
 import click
 
 from cloudtrain.runs.files import strict_json
+from cloudtrain.shown_text import escaped, escaped_json, shown
 from cloudtrain.units import format_size
+from cloudtrain_wire.secret_values import masker
 
 STATE_COLOURS = {
     "succeeded": "green",
@@ -43,14 +45,6 @@ _OURS = re.compile(
 )
 """Our only coloured texts: states, labels of messages, and marks of lines and checks."""
 
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls, C1 among them
-    # direction: marks, embeddings, overrides, isolates
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-    # line separators, and invisible characters
-    "\u2028\u2029\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
-    "\U000e0000-\U000e007f\ud800-\udfff]"  # tags; unpaired surrogates
-)
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RESET = "\x1b[0m"
 
@@ -61,10 +55,9 @@ _COMMANDS = ("cloudtrain ", "pip ", "aws ", "az ", "docker ")
 
 
 def printable(text: str) -> str:
-    """Escape control characters, except line ends, tabs and our own coloured states."""
-    return "".join(
-        part if at % 2 else _UNSAFE.sub(_escaped, part) for at, part in enumerate(_OURS.split(text))
-    )
+    """Mask secrets and escape control characters, except line ends and our own coloured states."""
+    shown = masker.mask_text(text)
+    return "".join(part if at % 2 else escaped(part) for at, part in enumerate(_OURS.split(shown)))
 
 
 def one_line(text: str) -> str:
@@ -82,7 +75,7 @@ def log_text(text: str, *, colours: bool) -> str:
 
     If it overwrites itself, as progress bars do, return the last text.
     """
-    text = text.rstrip("\r")
+    text = masker.mask_text(text).rstrip("\r")
     parts = _COLOUR.split(text[text.rfind("\r") + 1 :])
     marks = _COLOUR.findall(text[text.rfind("\r") + 1 :])
 
@@ -180,17 +173,22 @@ def write_log(prefix: str, text: str, *, err: bool = False) -> None:
     _echo(one_line(prefix) + log_text(text, colours=colours), err=err)
 
 
-def print_json(value: Any, *, indent: int | None = 2) -> None:
+def print_json(value: Any, *, indent: int | None = 2, exact: bool = False) -> None:
     """Print JSON on stdout, with control characters as JSON escapes.
 
     Numbers that JSON cannot hold become null. The result is YAML too, which some clouds' tools read.
+    `exact`: with secrets, for a request that is sent.
     """
-    click.echo(_UNSAFE.sub(_escaped_in_json, strict_json(value, indent=indent, default=dict)))
+    text = strict_json(value, indent=indent, default=dict)
+    if not exact:
+        text = masker.mask_text(text)
+
+    click.echo(escaped_json(text))
 
 
 def write_csv(text: str) -> None:
     """Print CSV on stdout, with unsafe characters escaped."""
-    click.echo(_UNSAFE.sub(_escaped, text), nl=False)
+    click.echo(shown(text), nl=False)
 
 
 def bar(done: float, total: float, width: int = 16) -> str:
@@ -273,18 +271,3 @@ def coloured(stream: Any) -> bool:
         and not os.environ.get("NO_COLOR")
         and os.environ.get("TERM") != "dumb"
     )
-
-
-def _escaped(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    if code < 0x10000:
-        return f"\\u{code:04x}"
-
-    return f"\\U{code:08x}"
-
-
-def _escaped_in_json(match: re.Match[str]) -> str:
-    units = match[0].encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

@@ -7,6 +7,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from cloudtrain.shown_text import shown
 from cloudtrain.units import format_duration, format_number
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -31,17 +32,12 @@ def render(template: str, **values: object) -> str:
 def as_text(value: object) -> str:
     """Return a value as it stands in a document, before it is escaped.
 
-    A float is a position in a chart and has one digit. Characters that XML or HTML forbid are left
-    out of a text.
+    A float is a position in a chart and has one digit. A text is shown as on a terminal: without
+    secrets, and with escapes for characters that XML forbids or that reorder text.
     """
     if isinstance(value, Markup):
         return value
     if isinstance(value, float):
         return f"{value:.1f}".removesuffix(".0")
 
-    return "".join(sign for sign in str(value) if is_allowed(sign))
-
-
-def is_allowed(sign: str) -> bool:
-    """Return whether XML and HTML allow this character."""
-    return sign in "\t\n" or (sign >= " " and not "\ud800" <= sign <= "\udfff")
+    return shown(str(value))

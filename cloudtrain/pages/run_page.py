@@ -24,6 +24,7 @@ from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState, SeenEvents, explain
 from cloudtrain.units import format_number
 from cloudtrain_wire.events import Event, Metrics, Progress
+from cloudtrain_wire.secret_values import masker
 
 MAX_METRICS = 24
 """Maximum metrics with a chart; the table has all of them."""
@@ -291,6 +292,7 @@ def documents_of(run: Run) -> Iterator[tuple[str, str]]:
             else:
                 text = run.folder.text(name)
 
+            text = masker.mask_text(text)  # a part of a secret would not be recognised
             excess = len(text) - MAX_DOCUMENT_CHARACTERS
             if excess > 0:
                 text = f"{text[:MAX_DOCUMENT_CHARACTERS]}\n… and {excess} more characters"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloudtrain.errors import StorageError
 from cloudtrain.runs.folder import PLAN, REQUEST, RunFolder
+from cloudtrain_wire.secret_values import masker, secrets_in
 
 if TYPE_CHECKING:
     from cloudtrain.runs.provider_config import ProviderConfig
@@ -55,7 +56,9 @@ class RunRecord:
 
     @cached_property
     def _plan(self) -> dict[str, Any]:
-        return self._folder.document(PLAN)
+        plan = self._folder.document(PLAN)
+        masker.add(secrets_in([plan.get("spec"), plan.get("overrides")]))
+        return plan
 
     @property
     def is_of_another_machine(self) -> bool:

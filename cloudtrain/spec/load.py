@@ -24,12 +24,12 @@ from cloudtrain.spec.entrypoint import program_problem
 from cloudtrain.spec.fields import EMPTY_HINT, NAME, FieldErrors
 from cloudtrain.spec.inputs import CONDA_WAY, OFF
 from cloudtrain.spec.model import JobSpec, section_model, section_models, spec_model
-from cloudtrain.spec.secrets_in_text import hide_setting
 from cloudtrain.spec.section import NAMES_OF_CLOUDS
 from cloudtrain.spec.sources import FlagText, job_folder, read_source, with_arguments
 from cloudtrain.spec.sweep import Sweep
 from cloudtrain.spec.varied_settings import path_of, trial_issues
 from cloudtrain.spec.yaml_document import Document, kind_of, mapping_of, parse_scalar
+from cloudtrain_wire.secret_values import masker, secrets_in
 
 WholeSpec = Callable[[], type[BaseModel]]
 """Maker of the model with all provider sections. Called only to list keys."""
@@ -119,13 +119,7 @@ def override(document: Document, overrides: Sequence[str]) -> Document:
     issues = []
     for text in overrides:
         path, equals, value = text.partition("=")
-        is_secret = path.strip().startswith("secrets") or hide_setting(path.strip(), value) != value
-        if is_secret:
-            flag = f"--set {path}=…"
-        else:
-            flag = f"--set {text}"
-
-        flag = text.flag if isinstance(text, FlagText) else flag
+        flag = text.flag if isinstance(text, FlagText) else f"--set {text}"
         keys: Keys = tuple(part.strip() for part in path.split("."))
         if not equals or not all(keys):
             hint = "--set resources.nodes=4"
@@ -170,6 +164,7 @@ def spec_from_document(
 
     `look`: check the files on disk. A rerun brings its own source instead.
     """
+    masker.add(secrets_in(document.values))
     spec, mistakes = _read(document.values, folder, look=look)
     # The spec of a rerun or a trial is already checked.
     if look and mapping_of(document.values, "sweep"):

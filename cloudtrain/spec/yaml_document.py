@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from cloudtrain.errors import Issue, Keys, SpecError
+from cloudtrain_wire.secret_values import masker, secrets_in
 
 MAX_NODES = 100_000
 MAX_DEPTH = 50
@@ -139,7 +140,7 @@ def kind_of(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
 
-    text = getattr(value, "text", None) or repr(value)
+    text = masker.mask_text(getattr(value, "text", None) or repr(value))
     if len(text) <= 60:
         return text
 
@@ -281,6 +282,7 @@ def _written_int(text: str) -> Any:
 
 
 def _syntax_issue(error: yaml.MarkedYAMLError, text: str, name: str) -> Issue:
+    masker.add(secrets_in(text))
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
     lines = text.splitlines()

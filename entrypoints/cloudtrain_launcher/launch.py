@@ -27,7 +27,7 @@ from cloudtrain_launcher.reporting import (
     emit,
     log,
     mask_error,
-    masker,
+    mask_secrets,
     node_error,
     report_failure,
 )
@@ -192,7 +192,7 @@ class Launcher:
         context = self.context
         packages = Installation(context, self.scratch)
         os.environ.update(look_up(self.job.secrets, os.environ, self.stop.is_requested))
-        masker.add(os.environ.get(name, "") for name in (*self.job.secrets, *self.job.masked))
+        mask_secrets(self.job, os.environ)
         for folder in (context.output_dir, context.model_dir, context.checkpoint_dir):
             Path(folder).mkdir(parents=True, exist_ok=True)
         if self.job.dependencies:

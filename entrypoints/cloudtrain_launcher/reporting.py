@@ -1,91 +1,28 @@
 """Output of the launcher itself: events, log lines and the failure file. Standard library only.
 
-Secret values are masked in all of them, and in the ranks' output. Each line of a value is masked.
-Values shorter than `MIN_SECRET_CHARS` and transformed values (base64, reversed, split) are not
-recognised.
+Secret values are masked in all of them, and in the ranks' output.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 from cloudtrain_job import event_line
 from cloudtrain_launcher import failure
+from cloudtrain_launcher.contract import Job
 from cloudtrain_wire import causes
 from cloudtrain_wire.events import Cause, Error, Event
-
-MASK = "***"
-MIN_SECRET_CHARS = 6
-"""Minimum length: shorter values occur in too many harmless words."""
+from cloudtrain_wire.secret_values import masker, secrets_in
 
 
-class SecretMasker:
-    """Replacement of secret values by `***`. `add` values before any output that contains them."""
-
-    def __init__(self) -> None:
-        self._values: list[bytes] = []
-
-    def add(self, values: Iterable[str]) -> None:
-        """Add values to mask: each of their lines, also as JSON writes it."""
-        masked = set(self._values)
-
-        for value in values:
-            for line in map(str.strip, (value, *value.splitlines())):
-                if len(line) >= MIN_SECRET_CHARS:
-                    masked.add(line.encode("utf-8", "surrogateescape"))
-                    masked.add(json.dumps(line)[1:-1].encode())
-                    masked.add(
-                        json.dumps(line, ensure_ascii=False)[1:-1].encode(
-                            "utf-8", "surrogateescape"
-                        )
-                    )
-
-        # A value that contains another comes first.
-        self._values = sorted(masked, key=len, reverse=True)
-
-    def mask(self, line: bytes) -> bytes:
-        """Return the line with every secret value masked."""
-        for value in self._values:
-            if value in line:
-                line = line.replace(value, MASK.encode())
-
-        return line
-
-    def mask_json(self, value: Any) -> Any:
-        """Return a JSON value with every string in it masked, keys included."""
-        if not self._values:
-            return value
-
-        if isinstance(value, str):
-            return self.mask(value.encode("utf-8", "surrogateescape")).decode(
-                "utf-8", "surrogateescape"
-            )
-
-        if isinstance(value, dict):
-            return {self.mask_json(name): self.mask_json(item) for name, item in value.items()}
-
-        if not isinstance(value, list):
-            return value
-
-        return [self.mask_json(item) for item in value]
-
-    def partial_match_length(self, text: bytes) -> int:
-        """Return the length of the text's end that may begin a secret value; 0 if none."""
-        longest = 0
-        for value in self._values:
-            for length in range(longest + 1, min(len(value), len(text) + 1)):
-                if text.endswith(value[:length]):
-                    longest = length
-
-        return longest
-
-
-masker = SecretMasker()
-"""Masker of this process."""
+def mask_secrets(job: Job, environ: Mapping[str, str]) -> None:
+    """Mask the secrets of a job: the stored ones, and probable ones in variables and words."""
+    masker.add(environ.get(name, "") for name in (*job.secrets, *job.masked))
+    masker.add(secrets_in(environ))
+    masker.add(secrets_in([job.values, [*job.command, *job.argv], job.setup]))
 
 
 def write_text(line: bytes) -> None:

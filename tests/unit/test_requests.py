@@ -27,7 +27,6 @@ from cloudtrain.providers.azure.request import FORM as AZURE
 from cloudtrain.providers.azure.rules import rule_issues
 from cloudtrain.spec.fields import Arguments
 from cloudtrain.spec.inputs import Input
-from cloudtrain.spec.secrets_in_text import HIDDEN, hide_setting
 from tests.golden.cases import EARLIER, plan_of
 from tests.support.waiting import HANG_SECONDS
 
@@ -129,11 +128,6 @@ def test_a_secret_in_the_request_is_warned_of() -> None:
     plan = plan_with("Environment: {HF_TOKEN: abc}")
     (issue,) = (issue for issue in plan.issues if "looks like a secret" in issue.message)
     assert issue.path == ("aws", "request", "Environment", "HF_TOKEN")
-
-
-@pytest.mark.parametrize("field", ["request", "sweep_request"])
-def test_a_secret_in_a_request_is_shown_as_stars(field: str) -> None:
-    assert hide_setting(f"aws.{field}.Environment.HF_TOKEN", "abc") == HIDDEN
 
 
 def test_the_request_is_part_of_the_digest_of_the_job() -> None:

@@ -28,7 +28,7 @@ from tests.unit.test_terminal import EVIL
 # The page of a run: what it says of a run's events, and that it is readable on every screen.
 
 START = 1_790_000_000.0
-HOSTILE = '<script>alert("1")</script> & \x1b[31mred\x00'
+HOSTILE = '<script>alert("1")</script> & \x1b[31mred\x00\u202e'
 
 
 def began(run: str = "digits-1") -> events.Submitting:
@@ -108,7 +108,7 @@ def test_a_failed_run_carries_its_traceback_and_its_last_lines(tmp_path: Path) -
     (run.folder.path / "logs/node-1.log").write_text("".join(lines))
     traceback, last_lines = [pre.text or "" for pre in parsed(page(run, START + 900)).iter("pre")]
     assert traceback == 'File "a.py", line 3\nValueError'
-    shown = '<script>alert("1")</script> & [31mred'
+    shown = '<script>alert("1")</script> & \\x1b[31mred\\x00\\u202e'
     assert last_lines.splitlines() == [f"[rank 1] line {at}{shown}" for at in range(30, 50)]
 
 
@@ -127,7 +127,7 @@ def test_nothing_that_a_job_says_becomes_markup(tmp_path: Path) -> None:
     run = run_of(tmp_path, "digits-1", history, spec_yaml=HOSTILE, plan_json="{}")
     root = parsed(page(run, START + 900))
     assert "script" not in {element.tag for element in root.iter()}
-    shown = '<script>alert("1")</script> & [31mred'
+    shown = '<script>alert("1")</script> & \\x1b[31mred\\x00\\u202e'
     assert root.findtext("body/main/section/h2") == shown
     assert root.findtext("body/details/pre") == shown
     drawing = root.find("body/main/section/div/svg")

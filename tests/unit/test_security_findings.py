@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 import cloudtrain
-from cloudtrain.api.preflight import preflight, security_issues
+from cloudtrain.api.preflight import preflight, secret_arguments, security_issues
 from cloudtrain.api.rehearsals import without_varying
 from cloudtrain.errors import SpecError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.spec.fields import read_arguments
-from cloudtrain.spec.secrets_in_text import hide_secrets, is_secret_variable, secret_arguments
+from cloudtrain_wire.secret_values import SecretMasker, is_secret_variable, secrets_in
 from tests.support.in_process import call
 
 # A security review of a job: warnings of `check` at their lines; strict settings refuse it.
@@ -148,6 +148,13 @@ def test_strict_settings_refuse_the_job_before_it_is_sent(
 HF_TOKEN = "hf_" + "abcDEF123" * 4
 
 
+def masked(value: Any) -> Any:
+    """The value as it is shown."""
+    masker = SecretMasker()
+    masker.add(secrets_in(value))
+    return masker.mask_json(value)
+
+
 @pytest.mark.parametrize(
     ("argv", "shown"),
     [
@@ -155,18 +162,25 @@ HF_TOKEN = "hf_" + "abcDEF123" * 4
         (("--api_key=0123456789ab",), ("--api_key=***",)),
         (("--name", HF_TOKEN), ("--name", "***")),
         ((HF_TOKEN,), ("***",)),
-        (("--db", "postgres://me:pw@host/x"), ("--db", "***")),
+        (("--db", "postgres://me:pw@host/x"), ("--db", "postgres:***host/x")),
+        (("--db", "postgres://me:hunter2@host/x"), ("--db", "postgres://me:***@host/x")),
+        (("https://a.blob/x?sp=r&sig=aB3%2F9",), ("https://a.blob/x?sp=r&sig=***",)),
+        (("--password", "hunter2"), ("--password", "***")),
+        (("--apiKey=0123456789ab",), ("--apiKey=***",)),
+        (("bash", "-c", "login --password hunter2 x"), ("bash", "-c", "login --password *** x")),
+        (("env={DB_PASSWORD: hunter2, A: 1}",), ("env={DB_PASSWORD: ***, A: 1}",)),
+        (("export API_KEY='0123 456' x",), ("export API_KEY='***' x",)),
         (("model.hub_token=0123456789ab",), ("model.hub_token=***",)),
         (("+model.token=0123456789ab",), ("+model.token=***",)),
-        (("--header", f"Authorization: Bearer {HF_TOKEN}"), ("--header", "***")),
-        ((f'{{"token": "{HF_TOKEN}"}}',), ("***",)),
+        ((f"Authorization: Bearer {HF_TOKEN}",), ("Authorization: Bearer ***",)),
+        ((f'{{"token": "{HF_TOKEN}"}}',), ('{"token": "***"}',)),
         (("--password", "correcthorse", "--lr", "3"), ("--password", "***", "--lr", "3")),
     ],
 )
 def test_an_argument_that_is_probably_a_secret_is_hidden(
     argv: tuple[str, ...], shown: tuple[str, ...]
 ) -> None:
-    assert hide_secrets(argv) == list(shown)
+    assert masked(list(argv)) == list(shown)
 
 
 @pytest.mark.parametrize(
@@ -184,10 +198,11 @@ def test_an_argument_that_is_probably_a_secret_is_hidden(
         ("--model", "/models/sk-ensemble-of-twenty-trees"),
         ("data.path=s3://bucket/tokens", "model.pad_token=[PAD-HF_TOKEN]"),
         ('{"url": "http://host", "ratio": "1:2@3"}',),
+        ("--url", "abfss://container@account.dfs.core.windows.net/x"),
     ],
 )
 def test_an_argument_that_is_not_a_secret_is_shown(argv: tuple[str, ...]) -> None:
-    assert hide_secrets(argv) == list(argv)
+    assert masked(list(argv)) == list(argv)
 
 
 def test_a_variable_is_recognised_by_its_name_or_its_value() -> None:

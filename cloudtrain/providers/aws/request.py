@@ -230,7 +230,7 @@ def _hyperparameters(plan: Plan) -> dict[str, Any]:
 
     Leave out probable secrets, and arguments that do not fit into the service model.
     """
-    from cloudtrain.spec.secrets_in_text import is_secret_argument
+    from cloudtrain_wire.secret_values import is_secret_argument
 
     values = plan.spec.args.values
     if not isinstance(values, Mapping):

@@ -38,7 +38,7 @@ def main() -> int:
     set_parent_death_signal(os.getppid())
     job_file, scratch, node = sys.argv[1:]
     job = read_job(job_file)
-    reporting.masker.add(os.environ.get(name, "") for name in (*job.secrets, *job.masked))
+    reporting.mask_secrets(job, os.environ)
 
     try:
         result = Installation(job, Path(scratch), int(node)).run()
