@@ -205,7 +205,8 @@ class LogStream:
         """
         failure = self._monitor.sync_logs(retry=retry)
         if tail is None:
-            yield from filter(self._is_wanted, self._reader.read_all())
+            ended = self._monitor.state.has_ended
+            yield from filter(self._is_wanted, self._reader.read_all(unfinished=ended))
         else:
             yield from reversed(self._latest(tail))
 
@@ -215,7 +216,8 @@ class LogStream:
     def _latest(self, count: int) -> list[LogLine]:
         """Return the last `count` lines, latest first. All stored lines count as read."""
         lines: list[LogLine] = []
-        for line in self._reader.read_backward():
+        ended = self._monitor.state.has_ended
+        for line in self._reader.read_backward(unfinished=ended):
             if len(lines) >= count:
                 break
             if self._is_wanted(line):
@@ -227,7 +229,7 @@ class LogStream:
         """Yield the lines since the last call. May raise CloudError."""
         ended = self._monitor.refresh().has_ended
         self._monitor.raise_if_log_unread()
-        yield from filter(self._is_wanted, self._reader.read_all())
+        yield from filter(self._is_wanted, self._reader.read_all(unfinished=ended))
         self.has_ended = ended
 
     def _is_wanted(self, line: LogLine) -> bool:
@@ -300,7 +302,7 @@ def updates(monitor: RunMonitor, *, tail: int | None, timeout: float | None) -> 
             yield Update(state, events, [], last_error)
             events, offset = following
 
-        while state.has_ended and (unread := reader.read_batch()):
+        while state.has_ended and (unread := reader.read_batch(unfinished=True)):
             if len(lines) + len(unread) > BATCH_LINES:
                 yield Update(state, events, lines, last_error)
                 lines = []

@@ -15,7 +15,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import best_trial, chosen
 from cloudtrain.cli.options import data_dir, json_option
 from cloudtrain.cli.output import command, print_json, print_prose
-from cloudtrain.cli.terminal import indented, one_line
+from cloudtrain.cli.terminal import indented, one_line, progress_bar
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.diagnosis.failure import (
     Diagnosis,
@@ -152,7 +152,8 @@ def _show_run(run: Run, as_json: bool) -> None:
     state, failure = _as_known(run)
     diagnosis = None
     if state.state == "failed":
-        diagnosis = diagnose_run(run.folder, state)
+        bar = progress_bar("reading the log", bytes_=True)
+        diagnosis = diagnose_run(run.folder, state, bar)
     elif state.state == "stopped":
         diagnosis = diagnose_limit(run.folder, state)
 

@@ -12,6 +12,7 @@ from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.options import data_dir, force_option, output_option
 from cloudtrain.cli.output import print_output
 from cloudtrain.cli.output_file import output_file
+from cloudtrain.cli.terminal import progress_bar
 from cloudtrain.runs.files import replace_text, storing
 from cloudtrain.sweeps.importance import importance
 
@@ -39,7 +40,8 @@ def report_command(
 
     if isinstance(target, Run):
         target.last_known()
-        html = run_page.page(target, time.time())
+        bar = progress_bar("reading the log", bytes_=True)
+        html = run_page.page(target, time.time(), bar)
     else:
         state = target.status()
         html = sweep_page.page(state, importance(state))

@@ -149,6 +149,8 @@ def format_cost(state: RunState) -> str:
 
     trained = bill.training_seconds or 0
     billed = bill.billable_seconds
+    if billed is not None and billed < 0:
+        return ""  # of a damaged event
     if billed is not None:
         text = f"{format_duration(billed)} billed"
         if trained > billed:

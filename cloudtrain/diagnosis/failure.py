@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
@@ -17,7 +16,13 @@ from cloudtrain.diagnosis.candidates import (
     Consequence,
     Raised,
 )
-from cloudtrain.diagnosis.log_text import Evidence, evidence_of
+from cloudtrain.diagnosis.log_text import (
+    HEAD_BYTES,
+    TAIL_BYTES,
+    Evidence,
+    evidence_of,
+    left_out_note,
+)
 from cloudtrain.diagnosis.rule import Restart, Rule
 from cloudtrain.diagnosis.rules import rule_of
 from cloudtrain.diagnosis.search import Search, shape
@@ -32,6 +37,9 @@ from cloudtrain_wire.events import Cause, Ended
 MAX_CONSEQUENCES = 6
 MAX_EVIDENCE = 3
 MAX_HEADLINE = 1_000
+
+BytesRead = Callable[[int, int], None]
+"""Receiver of the bytes that were read and of all bytes to read."""
 
 Confidence = Literal["high", "low", "none"]
 """Confidence of a diagnosis.
@@ -247,15 +255,20 @@ def _consequences(search: Search, rule: Rule | None) -> tuple[Consequence, ...]:
     return tuple(consequences[:MAX_CONSEQUENCES])
 
 
-def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
+def diagnose_run(
+    folder: RunFolder, state: RunState, progress: BytesRead | None = None
+) -> Diagnosis:
     """Return why a run failed. Raise StorageError if its events or logs cannot be read.
+
+    Of large logs it reads the beginning and the end. `progress` gets the bytes read, and all.
 
     The launcher's error is the cause, unless it is a consequence. If it only shows how a process
     ended, the log of that rank, the kernel, an engine or a scheduler may say more.
     """
     ended = folder.last_event(Ended)
-    search = Search(_lines_of_success(folder)).read(run_evidence(folder, state))
-    whole = diagnose_search(search)
+    notes: list[str] = []
+    search = Search(_lines_of_success(folder)).read(run_evidence(folder, state, notes, progress))
+    whole = diagnose_search(search, notes)
 
     if was_refused(state) and ended is not None:
         return _of_refusal(whole, state, ended.hint)
@@ -271,7 +284,7 @@ def diagnose_run(folder: RunFolder, state: RunState) -> Diagnosis:
     own = _candidate_of(cause)
     better = _better(own, cause, search)
     diagnosis = replace(
-        diagnose_candidate(better or own, search), headline=explain(state) or whole.headline
+        diagnose_candidate(better or own, search, notes), headline=explain(state) or whole.headline
     )
 
     if better is None and own.rule is None:
@@ -345,7 +358,8 @@ def _lines_of_success(folder: RunFolder) -> frozenset[str]:
 
 def _line_shapes(folder: RunFolder) -> frozenset[str]:
     shapes: set[str] = set()
-    for line in islice(LogReader(folder).read_all(), MAX_LINES_OF_SUCCESS):
+    lines = LogReader(folder).read_ends(HEAD_BYTES, TAIL_BYTES)
+    for _, line in islice(lines, MAX_LINES_OF_SUCCESS):
         shapes.update(shape(part.text) for part in evidence_of(line.text, "", 0))
 
     return frozenset(shapes)
@@ -388,8 +402,16 @@ def _of_refusal(diagnosis: Diagnosis, state: RunState, hint: str) -> Diagnosis:
     return Diagnosis(cause=state.reason, confidence="high" if hint else "none", remedy=hint)
 
 
-def run_evidence(folder: RunFolder, state: RunState) -> Iterator[Evidence]:
-    """Yield evidence of a run's end besides the launcher's error: the platform's reason, logs."""
+def run_evidence(
+    folder: RunFolder,
+    state: RunState,
+    notes: list[str],
+    progress: BytesRead | None = None,
+) -> Iterator[Evidence]:
+    """Yield evidence of a run's end besides the launcher's error: the platform's reason, logs.
+
+    Append to `notes` what was left out.
+    """
     reasons = [state.reason]
     ended = folder.last_event(Ended)
     if ended:
@@ -399,12 +421,12 @@ def run_evidence(folder: RunFolder, state: RunState) -> Iterator[Evidence]:
         if reason and not (state.error and reason == f"{process_name(state.error)} failed"):
             yield Evidence(reason[:MAX_REASON_CHARS], "platform")
 
-    numbers = Counter[int]()
-    for line in LogReader(folder).read_all():
-        numbers[line.node] += 1
-        yield from evidence_of(
-            line.text, f"node-{line.node}.log", numbers[line.node], line.rank, line.node
-        )
+    reader = LogReader(folder)
+    for number, line in reader.read_ends(HEAD_BYTES, TAIL_BYTES, progress):
+        yield from evidence_of(line.text, f"node-{line.node}.log", number, line.rank, line.node)
+
+    if reader.left_out:
+        notes.append(left_out_note(reader.left_out))
 
 
 def _line_of(cause: Cause) -> Evidence:

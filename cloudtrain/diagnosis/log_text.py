@@ -267,11 +267,16 @@ def _ends(blocks: Iterator[bytes], notes: list[str]) -> Iterator[tuple[bytes, in
             lines_left_out += dropped.count(b"\n")
 
     if bytes_left_out:
-        notes.append(f"{max(1, bytes_left_out >> 20)} MiB in the middle of the log were not read")
+        notes.append(left_out_note(bytes_left_out))
 
     for block in tail:
         yield block, lines_left_out
         lines_left_out = 0
+
+
+def left_out_note(size: int) -> str:
+    """Return the note about bytes between the beginning and the end of a log."""
+    return f"{max(1, size >> 20)} MiB in the middle of the log were not read"
 
 
 def _numbered_lines(blocks: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, bytes]]:

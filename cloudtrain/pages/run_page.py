@@ -13,7 +13,7 @@ from typing import Any
 
 from cloudtrain.api.compare import settings_of
 from cloudtrain.api.run import Run
-from cloudtrain.diagnosis.failure import diagnose_run
+from cloudtrain.diagnosis.failure import BytesRead, diagnose_run
 from cloudtrain.diagnosis.slowness import diagnose_slowness
 from cloudtrain.errors import StorageError
 from cloudtrain.pages.chart import Axis, Chart, Point, curve, x_axis, y_axis
@@ -85,8 +85,8 @@ def reports_of(events: Iterable[Event]) -> Reports:
     return reports
 
 
-def page(run: Run, now: float) -> str:
-    """Return a run as an HTML document, as last seen.
+def page(run: Run, now: float, progress: BytesRead | None = None) -> str:
+    """Return a run as an HTML document, as last seen. `progress`: see `diagnose_run`.
 
     Raise StorageError if its folder cannot be read.
     """
@@ -98,7 +98,7 @@ def page(run: Run, now: float) -> str:
 
     failure = None
     if state.state == "failed":
-        failure = failure_of(run, state)
+        failure = failure_of(run, state, progress)
 
     return render(
         "run_page.html",
@@ -124,9 +124,9 @@ class Failure:
     """Traceback and last lines by their titles; an empty one is not shown."""
 
 
-def failure_of(run: Run, state: RunState) -> Failure:
+def failure_of(run: Run, state: RunState, progress: BytesRead | None = None) -> Failure:
     """Return what explains a failed run."""
-    diagnosis = diagnose_run(run.folder, state)
+    diagnosis = diagnose_run(run.folder, state, progress)
     paragraphs = [explain(state)]
     if diagnosis.cause not in paragraphs[0] and paragraphs[0] not in diagnosis.cause:
         paragraphs.append(diagnosis.cause)
@@ -157,7 +157,7 @@ def last_lines_of(run: Run, rank: int | None = None) -> str:
     """Return the last lines that a rank printed, or all ranks; empty if they cannot be read."""
     latest: list[str] = []
     with suppress(StorageError):
-        lines = LogReader(run.folder).read_backward()
+        lines = LogReader(run.folder).read_backward(unfinished=True)
         printed = (line for line in lines if not line.kind and rank in (None, line.rank))
         for line in islice(printed, MAX_LINES):
             text = f"[{line.source or f'node {line.node}'}] {line.text}"

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Protocol
 
 from cloudtrain.errors import CloudtrainError, RunExists, StorageError
 from cloudtrain_job import to_json
@@ -68,8 +68,18 @@ def restrict_permissions(data_dir: Path) -> None:
                 (data_dir / name).chmod(mode & ~OTHERS_MASK)
 
 
+class Blocks(Protocol):
+    """A file that is read in blocks."""
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Go to a byte offset and return it."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes; empty at the end."""
+
+
 def read_lines(
-    file: IO[bytes], offset: int, max_line_bytes: int = MAX_LINE_BYTES
+    file: Blocks, offset: int, max_line_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[tuple[bytes, int]]:
     """Yield the complete lines after a byte offset, each with the offset after it."""
     file.seek(offset)
@@ -88,7 +98,7 @@ def read_lines(
 
 
 def read_lines_backward(
-    file: IO[bytes], end: int, max_line_bytes: int = MAX_LINE_BYTES
+    file: Blocks, end: int, max_line_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[bytes]:
     """Yield the complete lines before a byte offset, the last one first."""
     position = end - 1
@@ -109,7 +119,7 @@ def read_lines_backward(
         yield tail
 
 
-def end_of_lines(file: IO[bytes]) -> int:
+def end_of_lines(file: Blocks) -> int:
     """Return the byte offset after the last complete line, or 0."""
     position = file.seek(0, os.SEEK_END)
     while position > 0:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import heapq
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from cloudtrain.errors import StorageError
-from cloudtrain.runs.files import end_of_lines, read_lines, read_lines_backward
+from cloudtrain.runs.files import (
+    MAX_LINE_BYTES,
+    end_of_lines,
+    read_lines,
+    read_lines_backward,
+)
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.units import format_number
 from cloudtrain_wire.bounded_files import open_regular_file
@@ -33,6 +39,9 @@ _TAG = re.compile(
 )
 
 _LOG_FILE = re.compile(r"node-(0|[1-9][0-9]{0,5})\.log")
+
+MIN_END_BYTES = 1 << 16
+"""Minimum to read at each end of a large log."""
 
 BATCH_LINES = 10_000
 BATCH_CHARACTERS = 1 << 22
@@ -121,18 +130,63 @@ def log_file(run: Path, node: int) -> Path:
     return run / "logs" / f"node-{node}.log"
 
 
+class LogFile:
+    """A log that is open only while a block is read, so that any number of nodes has logs.
+
+    `seek` and `read` raise StorageError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._position = 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a byte offset and return it."""
+        with self._opened() as file:
+            self._position = file.seek(offset, whence)
+
+        return self._position
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes; empty at the end."""
+        with self._opened() as file:
+            file.seek(self._position)
+            block = file.read(size)
+
+        self._position += len(block)
+        return block
+
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        try:
+            with open_regular_file(self.path) as file:
+                yield file
+        except OSError as error:
+            run = self.path.parent.parent.name
+            hint = f"{run}: the run's folder was changed by hand, or its disk failed"
+            raise StorageError(
+                f"{self.path}: cannot be read: {error.strerror or error}", hint=hint
+            ) from None
+
+
 class LogReader:
-    """Lines of all nodes, merged by time. Each call continues after the previous one."""
+    """Lines of all nodes, merged by time. Each call continues after the previous one.
+
+    `unfinished` in a call: also return what a log has after its last line end, because no more of
+    that line will come.
+    """
 
     def __init__(self, run: RunFolder) -> None:
         self._folder = run.path / "logs"
         self._offsets: dict[Path, int] = {}
+        self.left_out = 0
+        """Bytes that `read_ends` did not read."""
 
-    def read_batch(self) -> list[LogLine]:
+    def read_batch(self, *, unfinished: bool = False) -> list[LogLine]:
         """Return the next lines, at most BATCH_LINES; empty at the end."""
         lines = []
         size = 0
-        for line in self.read_all():
+        for line in self.read_all(unfinished=unfinished):
             lines.append(line)
             size += len(line.text)
             if len(lines) >= BATCH_LINES or size >= BATCH_CHARACTERS:
@@ -140,25 +194,80 @@ class LogReader:
 
         return lines
 
-    def read_all(self) -> Iterator[LogLine]:
+    def read_all(self, *, unfinished: bool = False) -> Iterator[LogLine]:
         """Return all unread lines. Raise StorageError if a file cannot be read."""
-        with ExitStack() as stack:
-            parts = [self._forwards(node, path, _open(path, stack)) for node, path in self._files()]
-            for _, path, offset, line in heapq.merge(*parts, key=lambda part: part[0]):
-                self._offsets[path] = offset
-                yield line
+        parts = []
+        for node, path in self._files():
+            offset = self._offsets.get(path, 0)
+            parts.append(_forwards(node, LogFile(path), offset, unfinished=unfinished))
 
-    def read_backward(self) -> Iterator[LogLine]:
+        for part in heapq.merge(*parts, key=lambda part: part.time):
+            self._offsets[part.path] = part.offset
+            yield part.line
+
+    def read_backward(self, *, unfinished: bool = False) -> Iterator[LogLine]:
         """Yield all lines, the latest first, and count them as read. May raise StorageError."""
-        with ExitStack() as stack:
-            parts = []
-            for node, path in reversed(self._files()):
-                file = _open(path, stack)
-                self._offsets[path] = end_of_lines(file)
-                parts.append(_backwards(node, file, self._offsets[path]))
+        parts = []
+        for node, path in reversed(self._files()):
+            file = LogFile(path)
+            end = end_of_lines(file)
+            self._offsets[path] = end
+            rest = b""
+            if unfinished:
+                rest = _rest_of(file, end)
+                self._offsets[path] = file.seek(0, os.SEEK_END)
 
-            for _, line in heapq.merge(*parts, key=lambda part: -part[0]):
-                yield line
+            parts.append(_backwards(node, file, end, rest))
+
+        for _, line in heapq.merge(*parts, key=lambda part: -part[0]):
+            yield line
+
+    def read_ends(
+        self, head: int, tail: int, progress: Callable[[int, int], None] | None = None
+    ) -> Iterator[tuple[int, LogLine]]:
+        """Yield the lines at the beginning and at the end of the logs, with their numbers from 1.
+
+        `head` and `tail`: bytes for all nodes together. Behind what is left out the numbers are 0.
+        `progress` gets the bytes read and all bytes to read.
+        """
+        files = self._files()
+        parts = []
+        size = 0
+        for node, path in files:
+            ends = (max(MIN_END_BYTES, end // len(files)) for end in (head, tail))
+            parts.append(self._ends(node, LogFile(path), *ends))
+            size += LogFile(path).seek(0, os.SEEK_END)
+
+        done = 0
+        size = min(size, head + tail)
+        for number, part in heapq.merge(*parts, key=lambda item: item[1].time):
+            done += TIMESTAMP_CHARACTERS + 2 + len(part.line.text)
+            if progress is not None:
+                progress(min(done, size), size)
+
+            yield number, part.line
+
+        if progress is not None:
+            progress(size, size)
+
+    def _ends(self, node: int, file: LogFile, head: int, tail: int) -> Iterator[tuple[int, _Part]]:
+        size = file.seek(0, os.SEEK_END)
+        is_whole = size <= head + tail
+        end = 0
+        for number, part in enumerate(_forwards(node, file, 0, unfinished=is_whole), 1):
+            end = part.offset
+            yield number, part
+            if not is_whole and end >= head:
+                break
+
+        if is_whole or end >= size - tail:
+            return
+
+        lines = _forwards(node, file, size - tail, unfinished=True)
+        first = next(lines, None)  # it begins in the middle
+        self.left_out += (first.offset if first else size) - end
+        for part in lines:
+            yield 0, part
 
     def _files(self) -> list[tuple[int, Path]]:
         """Return the log files by node. Other files are ignored."""
@@ -171,34 +280,46 @@ class LogReader:
 
         return sorted((int(match[1]), path) for match, path in names if match)
 
-    def _forwards(
-        self, node: int, path: Path, file: IO[bytes]
-    ) -> Iterator[tuple[float, Path, int, LogLine]]:
-        at = 0.0
-        for raw, offset in read_lines(file, self._offsets.get(path, 0)):
-            line = _parse_line(raw, node)
-            at = line.time or at  # a line without a timestamp stays after the one before it
-            yield at, path, offset, line
+
+class _Part(NamedTuple):
+    """A line of a log, and the byte offset behind it."""
+
+    time: float
+    path: Path
+    offset: int
+    line: LogLine
 
 
-def _backwards(node: int, file: IO[bytes], end: int) -> Iterator[tuple[float, LogLine]]:
+def _forwards(node: int, file: LogFile, offset: int, *, unfinished: bool) -> Iterator[_Part]:
+    at = 0.0
+    for raw, behind in read_lines(file, offset):
+        offset = behind
+        line = _parse_line(raw, node)
+        at = line.time or at  # a line without a timestamp stays after the one before it
+        yield _Part(at, file.path, offset, line)
+
+    if unfinished and (rest := _rest_of(file, offset)):
+        line = _parse_line(rest, node)
+        yield _Part(line.time or at, file.path, file.seek(0, os.SEEK_END), line)
+
+
+def _rest_of(file: LogFile, offset: int) -> bytes:
+    """Return the beginning of what stands behind a byte offset."""
+    file.seek(offset)
+    return file.read(MAX_LINE_BYTES)
+
+
+def _backwards(node: int, file: LogFile, end: int, rest: bytes) -> Iterator[tuple[float, LogLine]]:
     at = float("inf")
+    if rest:
+        line = _parse_line(rest, node)
+        at = line.time or at
+        yield at, line
+
     for raw in read_lines_backward(file, end):
         line = _parse_line(raw, node)
         at = line.time or at
         yield at, line
-
-
-def _open(path: Path, stack: ExitStack) -> IO[bytes]:
-    try:
-        return stack.enter_context(open_regular_file(path))
-    except OSError as error:
-        hint = (
-            f"{path.parent.parent.name}: the run's folder was changed by hand, or its disk failed"
-        )
-        raise StorageError(
-            f"{path}: cannot be read: {error.strerror or error}", hint=hint
-        ) from None
 
 
 def _parse_line(raw: bytes, node: int) -> LogLine:

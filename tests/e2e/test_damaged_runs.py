@@ -97,6 +97,8 @@ KINDS: dict[str, Damage] = {
     "a pipe": make(os.mkfifo),
     "a link to itself": make(lambda file: file.symlink_to(file.name)),
     "a device": make(lambda file: file.symlink_to("/dev/zero")),
+    # It is a regular file, opens, and fails at the first read.
+    "unreadable": make(lambda file: file.symlink_to("/proc/self/mem")),
 }
 FILES = (
     "events.jsonl",
@@ -210,6 +212,24 @@ def test_lines_of_the_history_that_cannot_be_read_are_counted(data: Path) -> Non
     result = call("status", "digits-aaaa")
     assert result.code == 0
     assert "damaged     1 line of its events cannot be read" in result.out
+
+
+def test_a_bill_below_zero_is_no_bill(data: Path) -> None:
+    events = data / "runs" / "digits-aaaa" / "events.jsonl"
+    bill = '"billing": {"billable_seconds": -5, "training_seconds": 0}, "reason"'
+    events.write_text(events.read_text().replace('"reason"', bill))
+    for words in (["status"], ["status", "--json"], ["wait"], ["report", "-o", "page.html"]):
+        command, *more = words
+        assert_in_words(call(command, "digits-aaaa", *more), command)
+    assert "cost" not in call("status", "digits-aaaa").out
+
+
+def test_the_last_line_of_a_log_is_shown_though_it_is_not_finished(data: Path) -> None:
+    log = data / "runs" / "digits-aaaa" / "logs" / "node-0.log"
+    log.write_bytes(LOG + LOG.replace(b"epoch 1 loss 0.5\n", b"cut o"))
+    for more in ([], ["--tail", "2"], ["--follow"]):
+        lines = call("logs", "digits-aaaa", *more).out.splitlines()
+        assert lines == ["[rank 0] epoch 1 loss 0.5", "[rank 0] cut o"], more
 
 
 # `plan`, `check` and `list` end with a message in a folder whose files never end, or never begin.

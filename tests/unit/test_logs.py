@@ -1,0 +1,104 @@
+"""Logs of a run, one file per node: read whole, backward, and at their ends only."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.diagnosis import failure
+from cloudtrain.diagnosis.failure import diagnose_run
+from cloudtrain.errors import StorageError
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.logs import LogReader, format_timestamp, log_file
+from cloudtrain.runs.state import RunState
+
+START = 1_795_892_760.0
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """A run folder without a log."""
+    (tmp_path / "runs" / "digits-1" / "logs").mkdir(parents=True)
+    return RunFolder(tmp_path / "runs" / "digits-1")
+
+
+def write_log(run: RunFolder, node: int, *texts: str, end: str = "\n") -> None:
+    """Write a node's log, one line each second; `end` closes the last one."""
+    lines = [f"{format_timestamp(START + at)} {text}" for at, text in enumerate(texts)]
+    log_file(run.path, node).write_text("\n".join(lines) + end)
+
+
+def test_the_unfinished_last_line_is_read_if_no_more_will_come(run: RunFolder) -> None:
+    write_log(run, 0, "first", "cut o", end="")
+    reader = LogReader(run)
+    assert [line.text for line in reader.read_all()] == ["first"]
+    assert [line.text for line in reader.read_all(unfinished=True)] == ["cut o"]
+    assert [line.text for line in reader.read_all(unfinished=True)] == []
+
+    reader = LogReader(run)
+    assert [line.text for line in reader.read_backward(unfinished=True)] == ["cut o", "first"]
+    assert [line.text for line in reader.read_all(unfinished=True)] == []
+
+
+@pytest.fixture
+def few_open_files() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.usefixtures("few_open_files")
+def test_the_logs_of_a_thousand_nodes_need_no_thousand_open_files(run: RunFolder) -> None:
+    for node in range(1000):
+        write_log(run, node, f"node {node} is here")
+
+    assert {line.node for line in LogReader(run).read_all()} == set(range(1000))
+    assert {line.node for line in LogReader(run).read_backward()} == set(range(1000))
+    assert {line.node for _, line in LogReader(run).read_ends(1000, 1000)} == set(range(1000))
+
+
+@pytest.mark.linux("a file that fails while it is read, in /proc")
+def test_a_disk_that_fails_while_a_log_is_read_is_reported(run: RunFolder) -> None:
+    log_file(run.path, 0).symlink_to("/proc/self/mem")  # opens, and fails at the first read
+    for read in (LogReader(run).read_all, LogReader(run).read_backward):
+        with pytest.raises(StorageError, match="cannot be read"):
+            list(read())
+
+
+def test_of_large_logs_the_beginning_and_the_end_are_read(run: RunFolder) -> None:
+    texts = [f"line {number} {'x' * 1000}" for number in range(1, 1001)]
+    for node in range(2):
+        write_log(run, node, *texts)
+
+    reader = LogReader(run)
+    steps = list[tuple[int, int]]()
+    read = list(reader.read_ends(200_000, 300_000, lambda done, size: steps.append((done, size))))
+    for node in range(2):
+        numbers = [number for number, line in read if line.node == node]
+        shown = [int(line.text.split()[1]) for _, line in read if line.node == node]
+        beginning = numbers.index(0)
+        assert shown[:beginning] == numbers[:beginning] == list(range(1, beginning + 1))
+        assert shown[beginning:] == list(range(shown[beginning], 1001))
+        assert 90 < beginning < 110
+        assert 140 < len(shown) - beginning < 160
+
+    sizes = [log_file(run.path, node).stat().st_size for node in range(2)]
+    assert abs(sum(sizes) - reader.left_out - 500_000) < 4_000
+    assert steps[-1] == (500_000, 500_000)
+
+
+def test_a_diagnosis_of_a_run_says_what_it_has_not_read(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failure, "HEAD_BYTES", 100_000)
+    monkeypatch.setattr(failure, "TAIL_BYTES", 100_000)
+    texts = [f"step {number} {'x' * 1000}" for number in range(3000)]
+    write_log(run, 0, *texts, "[rank 0] torch.OutOfMemoryError: CUDA out of memory")
+    diagnosis = diagnose_run(run, RunState(run_id="digits-1", state="failed"))
+    assert diagnosis.rule is not None
+    assert diagnosis.rule.name == "gpu-out-of-memory"
+    assert diagnosis.notes == ("2 MiB in the middle of the log were not read",)
