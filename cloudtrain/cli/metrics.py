@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
 
 import click
 
 from cloudtrain.cli.best_value import best_text
 from cloudtrain.cli.chosen_run import chosen_run
+from cloudtrain.cli.csv_table import csv_table
 from cloudtrain.cli.options import data_dir, json_option, last_run_argument
 from cloudtrain.cli.output import print_json, print_message, print_output, sparkline, table
-from cloudtrain.cli.terminal import one_line, write_csv
+from cloudtrain.cli.terminal import write_csv
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.series import MetricPoint, series_of
 from cloudtrain.units import format_number
@@ -65,23 +64,8 @@ def _csv(points: Iterable[MetricPoint]) -> str:
     for point in points:
         names |= dict.fromkeys(point.values)
 
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["time", "step", "epoch", *map(_column, names)])
-
+    rows: list[list[object]] = [["time", "step", "epoch", *names]]
     for point in points:
-        row = [point.time, point.step, point.epoch, *map(point.values.get, names)]
-        writer.writerow(row)
+        rows.append([point.time, point.step, point.epoch, *map(point.values.get, names)])
 
-    return text.getvalue()
-
-
-def _column(name: str) -> str:
-    """Return the name of a column.
-
-    A quotation mark in front keeps a spreadsheet from running it as a formula.
-    """
-    if name[:1] in "=+-@":
-        name = f"'{name}"
-
-    return one_line(name)
+    return csv_table(rows)

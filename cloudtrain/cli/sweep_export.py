@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from cloudtrain.cli.csv_table import csv_table
 from cloudtrain.cli.options import data_dir, force_option, output_option
 from cloudtrain.cli.output import print_output
 from cloudtrain.cli.output_file import output_file
@@ -46,26 +45,16 @@ def _as_csv(state: SweepState) -> str:
     name of a column becomes `parameters.NAME`.
     """
     keys = list(state.definition.space)
-    file = io.StringIO()
-    writer = csv.writer(file)
     header = [f"parameters.{key}" if key in COLUMNS else key for key in keys]
     header.insert(0, COLUMNS[0])
     header += COLUMNS[1:]
-    writer.writerow(header)
+    rows: list[list[object]] = [[*header]]
 
     for trial in state.trials:
         row: list[object] = [trial.number]
-        row += [_cell(trial.parameters[key]) for key in keys]
+        row += [trial.parameters[key] for key in keys]
         value = trial.value if trial.value is not None and math.isfinite(trial.value) else ""
         row += [trial.state, trial.reports, value, trial.spent_usd, trial.seconds, trial.run]
-        writer.writerow(row)
+        rows.append(row)
 
-    return file.getvalue()
-
-
-def _cell(value: object) -> object:
-    """Return a value as a program receives it: true and false as in job.yaml."""
-    if not isinstance(value, bool):
-        return value
-
-    return str(value).lower()
+    return csv_table(rows, line_end="\r\n")
