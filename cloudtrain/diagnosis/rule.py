@@ -78,6 +78,19 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
+def full_disk(message: str) -> str:
+    """Return what to do about a full disk, with the file or the folder that did not fit."""
+    remedy = "free some disk space, write elsewhere, or ask the cloud for more: resources.disk"
+    place = re.search(
+        r"No space left on device: '([^']+)'|([^\s:']*/[^\s:']*): (?:No space left|Disk quota)",
+        message,
+    )
+    if place is None:
+        return remedy
+
+    return f"{place[1] or place[2]} did not fit on its disk: {remedy}"
+
+
 def sagemaker_quota(message: str) -> str:
     """Return how to raise the quota of an AWS account, which is 0 for GPUs at first."""
     if re.search(r"is not available in this region", message):

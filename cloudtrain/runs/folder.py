@@ -17,6 +17,7 @@ from cloudtrain.runs.files import (
     read_lines_backward,
     strict_json,
 )
+from cloudtrain.version import __version__
 from cloudtrain_wire.bounded_files import open_regular_file, read_regular_file
 from cloudtrain_wire.events import Event, parse
 from cloudtrain_wire.file_locks import is_locked
@@ -97,8 +98,25 @@ class RunFolder:
             raise self.damaged(f"{name} cannot be read: {error}") from None
 
     def damaged(self, problem: str) -> StorageError:
-        """Return the error for a damaged run folder."""
-        return StorageError(f"run {self.run_id}: {problem}", hint=_DAMAGED_HINT)
+        """Return the error for a run folder that is damaged, or of another version."""
+        hint = _DAMAGED_HINT
+        version = self._version()
+        if version != __version__:
+            hint = f"cloudtrain {version} made it, this is {__version__}: use that one to read it"
+
+        return StorageError(f"run {self.run_id}: {problem}", hint=hint)
+
+    def _version(self) -> str:
+        """Return the version in the plan; this one if the plan cannot be read."""
+        try:
+            plan = json.loads(read_regular_file(self.path / PLAN))
+        except (OSError, ValueError, RecursionError):
+            return __version__
+
+        if not isinstance(plan, dict) or not plan:
+            return __version__
+
+        return str(plan.get("version") or "of an earlier version")
 
     def is_being_submitted(self) -> bool:
         """Return whether the submitting process is alive and holds its lock.

@@ -214,6 +214,18 @@ def test_lines_of_the_history_that_cannot_be_read_are_counted(data: Path) -> Non
     assert "damaged     1 line of its events cannot be read" in result.out
 
 
+def test_a_run_of_an_earlier_version_is_told_as_old(data: Path) -> None:
+    plan = data / "runs" / "digits-aaaa" / "plan.json"
+    document = json.loads(plan.read_text())
+    plan.write_text(json.dumps({**document, "version": "0.1.0", "target": {}}))
+    error = call("rerun", "digits-aaaa").err
+    assert f"hint: cloudtrain 0.1.0 made it, this is {cloudtrain.__version__}" in error
+    assert "by hand" not in error
+
+    plan.write_text(json.dumps({**document, "target": {}}))
+    assert "changed by hand" in call("rerun", "digits-aaaa").err
+
+
 def test_a_bill_below_zero_is_no_bill(data: Path) -> None:
     events = data / "runs" / "digits-aaaa" / "events.jsonl"
     bill = '"billing": {"billable_seconds": -5, "training_seconds": 0}, "reason"'

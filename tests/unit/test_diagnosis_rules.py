@@ -393,3 +393,15 @@ def test_what_unpacks_to_a_thousand_times_its_size_is_kept_within_bounds(
     diagnosis = diagnosed_file(gzip.compress(b"a line of text\n" * 100_000 + PLAIN))
     assert (diagnosis.cause, diagnosis.evidence[0].line) == (CAUSE, 100_005)
     assert "in the middle of the log were not read" in diagnosis.notes[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "OSError: [Errno 28] No space left on device: '/scratch/a/step-3.pt'",
+        "cannot unpack /data/sources/1.tar.gz into /scratch/a/step-3.pt: No space left on device",
+    ],
+)
+def test_a_full_disk_is_explained_by_the_place_that_is_full(line: str) -> None:
+    assert diagnosed(line).remedy.startswith("/scratch/a/step-3.pt did not fit on its disk: free")
+    assert "did not fit" not in diagnosed("OSError: No space left on device").remedy

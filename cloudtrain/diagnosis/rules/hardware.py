@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.diagnosis.rule import Rule
+from cloudtrain.diagnosis.rule import Rule, full_disk
 
 _XID = "https://docs.nvidia.com/deploy/xid-errors/index.html"
 _ANOTHER = (
@@ -268,7 +268,7 @@ STORAGE = (
         ),
         unless=r"/torch_\d|/dev/shm|shared memory|NCCL WARN",
         cause="a disk, or your share of it, was full",
-        remedy="free some disk space, write elsewhere, or ask for more: resources.disk",
+        remedy=full_disk,
         source=_ERRNO,
     ),
     Rule(

@@ -21,9 +21,9 @@ from cloudtrain_job import MARKER, signed_marker
 from cloudtrain_launcher import rank_tracker, reporting, streams
 from cloudtrain_launcher.contract import Job
 from cloudtrain_launcher.rank_tracker import PrintedMetrics, RankTracker
-from cloudtrain_wire.secret_values import SecretMasker
 from cloudtrain_wire import events
 from cloudtrain_wire.events import Event, RankStarted
+from cloudtrain_wire.secret_values import SecretMasker
 from tests.entrypoints.launcher.test_launcher_parts import launcher_of
 
 KEY = "00ff"
