@@ -7,12 +7,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from cloudtrain_wire.requirement_files import normalised
 from tests.repo.tools import ROOT, tool
 from tests.support.waiting import HANG_SECONDS
 
@@ -139,7 +141,7 @@ def test_a_job_that_may_ask_for_a_token_installs_by_the_setup_action_alone() -> 
             assert "install" not in "".join(step.get("run", "") for step in job["steps"])
 
 
-def test_the_setup_action_installs_tested_versions_alone(tmp_path: Path) -> None:
+def test_the_setup_action_installs_files_with_known_hashes_alone(tmp_path: Path) -> None:
     (step,) = steps(read(ROOT / ".github/actions/setup/action.yml"))
     pip = f'#!/bin/sh\necho "$*" >>"{tmp_path}/installs"\n'
     venv = '#!/bin/sh\nmkdir -p "$3/bin" && cp "${0%/*}/pip" "$3/bin/pip"\n'
@@ -155,11 +157,29 @@ def test_the_setup_action_installs_tested_versions_alone(tmp_path: Path) -> None
     }
     subprocess.run(["bash", "-e", "-c", step["run"]], env=env, check=True, timeout=HANG_SECONDS)
 
-    tested = f"install --quiet --only-binary :all: --constraint {ROOT}/constraints.txt"
+    here = ROOT / ".github/actions/setup"
     assert (tmp_path / "installs").read_text().splitlines() == [
-        f"{tested} hatchling",
-        f"{tested} --no-build-isolation {ROOT}[aws,azure]",
+        "install --quiet --only-binary :all: --require-hashes"
+        f" -r {here}/aws.txt -r {here}/azure.txt",
+        f"install --quiet --no-index --no-deps --no-build-isolation {ROOT}",
     ]
+
+
+@pytest.mark.parametrize("extra", ["aws", "azure", "docker", "train"])
+def test_the_files_of_the_setup_action_pin_what_was_tested(extra: str) -> None:
+    pins = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
+    constraints = pins.findall((ROOT / "constraints.txt").read_text())
+    tested = {normalised(name): version for name, version in constraints}
+    text = (ROOT / f".github/actions/setup/{extra}.txt").read_text()
+    pinned = dict(pins.findall(text))
+    assert pinned == {name: tested.get(name) for name in pinned}
+    assert text.count("--hash=sha256:") >= len(pinned)
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"][extra], "hatchling"]
+    torch = pins.findall((ROOT / "docker/torch-cpu.txt").read_text()) if extra == "train" else []
+    names = {re.split(r"[<>=\[]", text)[0] for text in wanted}
+    assert names <= pinned.keys() | dict(torch).keys()
 
 
 @pytest.mark.parametrize("path", STARTING_JOBS, ids=lambda path: path.name)
