@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain_job import MARKER, signed_marker
-from cloudtrain_launcher.reporting import masker, write_line, write_text
+from cloudtrain_launcher.reporting import write_line, write_text
 from cloudtrain_wire.events import PROGRAM, RANK, Event, RankStarted, from_json, parse
+from cloudtrain_wire.secret_values import masker
 
 _MARKER = MARKER.encode()
 

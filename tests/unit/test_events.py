@@ -314,4 +314,4 @@ def test_a_line_without_an_end_in_sight_is_not_held_whole() -> None:
             self.left -= size
             return b"x" * size if self.left > 0 else b""
 
-    assert peak(lambda: list(read_lines(Endless(), 0))) < 8 << 20  # type: ignore[arg-type]
+    assert peak(lambda: list(read_lines(Endless(), 0))) < 8 << 20

@@ -31,6 +31,7 @@ from cloudtrain_wire.requirement_files import (
     read_requested,
     requested_list,
 )
+from cloudtrain_wire.secret_values import masker
 
 
 def main() -> int:
@@ -69,7 +70,7 @@ class Installation:
         self.node = node
         self.held = {} if job.dependencies.get("replace_torch") else image.held_packages()
         self.requested = requested_by(job)
-        reporting.masker.add(self.requested.passwords)
+        masker.add(self.requested.passwords)
         self.lines, self.warnings = image.without_held(self.requested, self.held)
 
     def run(self) -> dict[str, Any]:
