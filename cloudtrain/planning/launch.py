@@ -101,6 +101,7 @@ class JobDocument:
     dependencies: Mapping[str, Any] | None = None
     command: tuple[str, ...] = ()
     tf_config: bool = False
+    rank_variables: bool = False
     setup: tuple[str, ...] = ()
     metrics: Mapping[str, str] | None = None
     keep: tuple[str, ...] = ()
@@ -159,6 +160,7 @@ def job_document(plan: Plan) -> JobDocument:
         dependencies=dependencies_document(plan) or None,
         command=command_words(spec)[1:],
         tf_config=spec.launch.tf_config,
+        rank_variables=spec.launch.rank_variables,
         setup=spec.setup,
         metrics=dict(spec.metrics) or None,
         keep=spec.keep,

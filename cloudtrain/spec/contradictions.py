@@ -73,8 +73,9 @@ def _launcher_issues(
         hint = "set launcher: none to run a command unchanged, once per node"
         if isinstance(entrypoint, list):
             yield Issue(("entrypoint",), "is a list, but torchrun runs one program", hint)
-        if launch.get("tf_config") is True:
-            yield Issue(("launch", "tf_config"), "has no effect on ranks of torchrun", hint)
+        for name in ("tf_config", "rank_variables"):
+            if launch.get(name) is True:
+                yield Issue(("launch", name), "has no effect on ranks of torchrun", hint)
     if launcher != "none":
         return
 

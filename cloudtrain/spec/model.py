@@ -156,6 +156,13 @@ class Launch(Section):
     tf_config: bool = Field(
         False, description="describe the nodes to TensorFlow in TF_CONFIG; needs launcher: none"
     )
+    rank_variables: bool = Field(
+        False,
+        description=(
+            "set RANK, LOCAL_RANK and LOCAL_WORLD_SIZE for a command that is its node's only rank;"
+            " needs launcher: none"
+        ),
+    )
     require_group: bool = Field(
         False,
         description=(

@@ -177,9 +177,12 @@ def environment() -> str:
         "MASTER_ADDR, MASTER_PORT": "where the processes meet",
     }
     command = {
+        "WORLD_SIZE": "how many nodes there are",
+        "MASTER_ADDR, MASTER_PORT": "the first node, and a port that was free there",
         "NODE_RANK": "this node's rank, from 0",
         "CLOUDTRAIN_HOSTS": "the hosts of all nodes by rank, separated by commas",
         "TF_CONFIG": "with `launch.tf_config`: the nodes as TensorFlow's workers, and this one's index",
+        "RANK, LOCAL_RANK, LOCAL_WORLD_SIZE": "with `launch.rank_variables`: of the only rank of its node",
     }
     parts = [
         "## In a job\n",
@@ -193,7 +196,7 @@ def environment() -> str:
         _variables(GPU_VARIABLES),
         "From `torchrun`, which starts the process:\n",
         _variables(torchrun),
-        "A command of `launcher: none`, as the only process of its node, has those and these:\n",
+        "A command of `launcher: none` has these instead:\n",
         _variables(command),
         "## On your machine\n",
         "Every [setting](settings.md) has a variable. cloudtrain also reads:\n",

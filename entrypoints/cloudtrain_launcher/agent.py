@@ -195,7 +195,7 @@ def main(argv: list[str]) -> int:
     except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)
         traceback.print_exc()
         message = f"torch cannot be imported by {sys.executable}: {error}"
-        emit_event(Error(exception=type(error).__name__, message=message))
+        emit_event(Error(rank=-1, exception=type(error).__name__, message=message))
         return 1
 
     with tempfile.TemporaryFile() as shutdown_output:
@@ -243,7 +243,7 @@ def _run(run: Any, argv: list[str], server: ForkServer | None, shutdown_output: 
         name = type(error).__name__
         message = str(error)[:1000]
         is_lost_peer = is_consequence(name, message, run.__file__)
-        emit_event(Error(exception=name, message=message, consequence=is_lost_peer))
+        emit_event(Error(rank=-1, exception=name, message=message, consequence=is_lost_peer))
         return 1
     finally:
         if checkpoint_sync is not None:

@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from cloudtrain_launcher.contract import Job, NodeContext
-from cloudtrain_launcher.environment import expand_placeholders
+from cloudtrain_launcher.environment import RANK_VARIABLES, expand_placeholders
 from cloudtrain_wire.ports import free_port
 
 MEETING_SECONDS = 900.0
@@ -139,7 +139,8 @@ def _read_line(connection: socket.socket, is_waiting: Callable[[], bool]) -> byt
 def replace_process(job: Job, folder: Path) -> str:
     """Run the command in place of this process; return the reason if that is impossible.
 
-    A program that is a file of `folder` needs no path, and a .py file no interpreter.
+    A program that is a file of `folder` needs no path, and a .py file no interpreter. Variables of
+    a rank, which this process needs, are left out unless the job asks for them.
     """
     words = [job.target, *expand_placeholders(job.command, os.environ), *job.argv]
     file = folder / job.target
@@ -150,10 +151,15 @@ def replace_process(job: Job, folder: Path) -> str:
     elif file.is_file():
         words[0] = str(file)
 
+    env = dict(os.environ)
+    if not job.rank_variables:
+        for name in RANK_VARIABLES:
+            env.pop(name, None)
+
     for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and a program would inherit that
         signal.signal(getattr(signal, name), signal.SIG_DFL)
 
     try:
-        os.execvp(words[0], words)  # noqa: S606  (no shell is wanted)
+        os.execvpe(words[0], words, env)  # noqa: S606  (no shell is wanted)
     except OSError as error:
         return f"cannot run {job.target!r}: {error.strerror}"

@@ -81,6 +81,8 @@ class Job:
     """Words of a command between its program and `argv`."""
     tf_config: bool = False
     """True if a command gets TensorFlow's description of the cluster in TF_CONFIG."""
+    rank_variables: bool = False
+    """True if a command is its node's only rank, and gets a rank's variables."""
     setup: list[str] = field(default_factory=list)
     """Shell lines to run once per node before the ranks: see `run_setup`."""
     metrics: Mapping[str, str] = field(default_factory=dict)

@@ -35,13 +35,14 @@ TENSORBOARD_DIR = "CLOUDTRAIN_TENSORBOARD_DIR"
 """Folder for TensorBoard's files, which a platform shows while the job runs."""
 LIBRARY_PATH = "LD_LIBRARY_PATH"
 
-_RANK_VARIABLES = {
-    "RANK",
-    "LOCAL_RANK",
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+"""Variables that make a process a rank, which others wait for or which waits for others."""
+
+_SET_BY_TORCHRUN = {
+    *RANK_VARIABLES,
     "GROUP_RANK",
     "ROLE_RANK",
     "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
     "GROUP_WORLD_SIZE",
     "ROLE_WORLD_SIZE",
     "MASTER_ADDR",
@@ -117,20 +118,20 @@ def job_environment(
 
 
 def command_variables(job: Job, context: NodeContext) -> dict[str, str]:
-    """Return the variables that describe the cluster to a command, which is its node's only rank.
+    """Return the variables that describe the cluster to a command.
 
-    Lines of `setup` run before the nodes know each other's hosts.
+    Without `rank_variables` nothing says that the command is a rank: a program which starts its
+    own ranks would otherwise wait for others. Lines of `setup` run before the nodes know each
+    other's hosts.
     """
-    rank = str(context.node_rank)
     variables = {
         "MASTER_ADDR": context.master_addr,
         "MASTER_PORT": str(context.master_port),
         "WORLD_SIZE": str(context.nodes),
-        "NODE_RANK": rank,
-        "RANK": rank,
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
+        "NODE_RANK": str(context.node_rank),
     }
+    if job.rank_variables:
+        variables |= only_rank(context.node_rank)
     if context.hosts:
         variables[HOSTS] = ",".join(host for host, _ in context.hosts)
 
@@ -146,10 +147,15 @@ def command_variables(job: Job, context: NodeContext) -> dict[str, str]:
     return variables
 
 
+def only_rank(node: int) -> dict[str, str]:
+    """Return the variables of a rank that is the only one of its node."""
+    return dict(zip(RANK_VARIABLES, (str(node), "0", "1"), strict=True))
+
+
 def _is_dropped(name: str) -> bool:
     """Return whether the ranks do not get a variable of the launcher, or get torchrun's value."""
     return (
-        name in _RANK_VARIABLES
+        name in _SET_BY_TORCHRUN
         or name in _LAUNCHER_VARIABLES
         or name.startswith(_TORCHRUN_PREFIXES)
     )

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from cloudtrain_launcher.command import meet
 from cloudtrain_launcher.contract import COMMAND, STREAM_KEY, Job, NodeContext
-from cloudtrain_launcher.environment import job_environment
+from cloudtrain_launcher.environment import job_environment, only_rank
 from cloudtrain_launcher.hang import HangWatch
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import emit, log
@@ -143,6 +143,7 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     if job.kind == COMMAND:
         program = [_WORKER]
+        variables = variables | only_rank(context.node_rank)
     else:
         agent = str(Path(__file__).with_name("agent.py"))
         # torchrun creates a folder for log files even if unused: put it into our scratch folder.

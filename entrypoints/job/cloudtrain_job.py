@@ -92,7 +92,7 @@ def event_line(kind: str, /, **fields: Any) -> bytes:
         "type": kind,
         "time": round(time.time(), 3),
         "node": int(os.environ.get("CLOUDTRAIN_NODE_RANK", "0")),
-        "rank": int(os.environ.get("RANK", "-1")),
+        "rank": _rank(),
         "seq": _next_seq(),
         **fields,
     }
@@ -111,6 +111,19 @@ def event_line(kind: str, /, **fields: Any) -> bytes:
     return line
 
 
+def _rank() -> int:
+    """Return this process's rank: of a command that is no rank, its node's; -1 outside a job."""
+    return int(os.environ.get("RANK") or os.environ.get("CLOUDTRAIN_NODE_RANK") or -1)
+
+
+def _is_first() -> bool:
+    """Return whether this is the first rank; of a command, the first process of its first node.
+
+    Libraries that start ranks in a command may set `LOCAL_RANK` alone.
+    """
+    return _rank() <= 0 and os.environ.get("LOCAL_RANK", "0") == "0"
+
+
 def log_metrics(step: int | None = None, epoch: int | None = None, **values: float) -> None:
     """Report named numbers on rank 0; do nothing on other ranks, which clouds would count twice.
 
@@ -118,7 +131,7 @@ def log_metrics(step: int | None = None, epoch: int | None = None, **values: flo
     as null. Raise ValueError for a name too long for a line, and ValueError or TypeError for a
     value that is not a number.
     """
-    if int(os.environ.get("RANK", "0")) != 0:
+    if not _is_first():
         return
     numbers = {name: _number(value) for name, value in values.items()}
     for name in numbers:
@@ -136,7 +149,7 @@ def log_progress(step: int, steps: int | None = None, **values: float) -> None:
     `steps`: the total number, for the remaining time. `values`: `epoch` and `epochs`, `loss`,
     `samples_per_s`.
     """
-    if int(os.environ.get("RANK", "0")) == 0:
+    if _is_first():
         numbers = {name: _whole_or_number(value) for name, value in values.items()}
         emit("progress", step=step, steps=steps, **numbers)
 
@@ -151,7 +164,7 @@ def log_schedule(
     time.
     """
     samples = {"evaluation_samples": evaluation_samples, "step_samples": step_samples}
-    if int(os.environ.get("RANK", "0")) == 0:
+    if _is_first():
         known = {name: n for name, n in samples.items() if n is not None}
         emit("schedule", evaluations=evaluations, **known)
 
@@ -163,7 +176,7 @@ def activity(name: str) -> Iterator[None]:
     With `timed`, `evaluating` and `saving` are separate from the program's other time, on all
     ranks.
     """
-    is_first = int(os.environ.get("RANK", "0")) == 0
+    is_first = _is_first()
     if is_first:
         emit("activity", activity=name)
     before = _timer.enter(_PHASES.get(name, _timer.phase))

@@ -106,13 +106,14 @@ name: command
 launcher: none
 entrypoint: python describe.py --code ${outputs.output}
 args: {x: 1 2}
-launch: {tf_config: true}
+launch: {tf_config: true, rank_variables: true}
 resources: {nodes: 2}
 """
 DESCRIBE = """
 import json, os, sys
-names = "RANK LOCAL_RANK NODE_RANK WORLD_SIZE MASTER_ADDR CLOUDTRAIN_HOSTS TF_CONFIG CLOUDTRAIN_OUTPUT_DIR"
-print("seen", json.dumps([sys.argv, {name: os.environ[name] for name in names.split()}]))
+names = "RANK LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK WORLD_SIZE MASTER_ADDR TF_CONFIG"
+names += " CLOUDTRAIN_HOSTS CLOUDTRAIN_OUTPUT_DIR"
+print("seen", json.dumps([sys.argv, {name: os.environ.get(name) for name in names.split()}]))
 """
 
 
@@ -147,7 +148,7 @@ def check_cluster(cli: CommandLine, run: str) -> None:
         argv, env = seen[f"[rank {rank}]"]
         assert argv == ["describe.py", "--code", env["CLOUDTRAIN_OUTPUT_DIR"], "--x", "1 2"]
         assert (env["RANK"], env["NODE_RANK"]) == (str(rank), str(rank))
-        assert (env["LOCAL_RANK"], env["WORLD_SIZE"]) == ("0", "2")
+        assert (env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"], env["WORLD_SIZE"]) == ("0", "1", "2")
         hosts = env["CLOUDTRAIN_HOSTS"].split(",")
         assert hosts[0] == env["MASTER_ADDR"]
         tf_config = json.loads(env["TF_CONFIG"])
@@ -157,6 +158,31 @@ def check_cluster(cli: CommandLine, run: str) -> None:
         assert len(set(workers)) == len(hosts) == 2
 
     assert seen["[rank 0]"][1]["CLOUDTRAIN_HOSTS"] == seen["[rank 1]"][1]["CLOUDTRAIN_HOSTS"]
+
+
+STARTS_RANKS = """
+import os, subprocess, sys
+from cloudtrain_job import log_metrics
+peers = []
+if not {"RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"} & set(os.environ):
+    for rank in ("0", "1"):
+        peers.append(subprocess.Popen([sys.executable, *sys.argv], env=os.environ | {"LOCAL_RANK": rank}))
+log_metrics(loss=float(os.environ.get("LOCAL_RANK", "7")))
+sys.exit(not peers and "LOCAL_WORLD_SIZE" in os.environ or any(peer.wait() for peer in peers))
+"""
+
+
+@pytest.mark.parametrize(("way", "nodes"), [*((way, 1) for way in HERE), ("local", 2)])
+def test_a_program_that_starts_its_own_ranks_is_no_rank_itself(
+    cli: CommandLine, way: str, nodes: int
+) -> None:
+    job = f"launcher: none\nentrypoint: python train.py\nresources: {{nodes: {nodes}}}\n"
+    cli.write(job_yaml=job, train_py=STARTS_RANKS)
+    result = cli.run("submit", *HERE[way], "--run-id", way)
+    assert result.code == 0, result.err
+    reports = [event for event in cli.events(way) if event["type"] == "metrics"]
+    assert sorted(event["values"]["loss"] for event in reports) == [0, 7]
+    assert {event["rank"] for event in reports} == {0}
 
 
 def test_a_command_runs_in_both_clouds(tmp_path: Path) -> None:
@@ -261,7 +287,7 @@ def test_a_stop_reaches_the_programs_of_a_shell_script(cli: CommandLine, way: st
         "import os, signal, sys, time\nfrom pathlib import Path\n"
         "from cloudtrain_job import emit\n"
         "def leave(*_):\n"
-        "    Path(os.environ['CLOUDTRAIN_CHECKPOINT_DIR'], os.environ['RANK']).write_text('x')\n"
+        "    Path(os.environ['CLOUDTRAIN_CHECKPOINT_DIR'], os.environ['NODE_RANK']).write_text('x')\n"
         "    sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, leave)\nemit('ready')\n"
         "while True: time.sleep(0.05)\n"
