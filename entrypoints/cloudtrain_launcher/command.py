@@ -10,13 +10,12 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from cloudtrain_launcher.contract import Job, NodeContext
+from cloudtrain_launcher.contract import PYTHON, Job, NodeContext
 from cloudtrain_launcher.environment import RANK_VARIABLES, expand_placeholders
 from cloudtrain_wire.ports import free_port
 
@@ -142,12 +141,13 @@ def replace_process(job: Job, folder: Path) -> str:
     A program that is a file of `folder` needs no path, and a .py file no interpreter. Variables of
     a rank, which this process needs, are left out unless the job asks for them.
     """
+    python = os.environ.pop(PYTHON)
     words = [job.target, *expand_placeholders(job.command, os.environ), *job.argv]
     file = folder / job.target
     if job.target in ("python", "python3"):  # the job's own, with its packages
-        words[0] = sys.executable
+        words[0] = python
     elif file.is_file() and file.suffix == ".py":
-        words.insert(0, sys.executable)
+        words.insert(0, python)
     elif file.is_file():
         words[0] = str(file)
 

@@ -25,6 +25,8 @@ PUBLISHED = "CLOUDTRAIN_PUBLISHED"
 STREAM_DIR = "CLOUDTRAIN_STREAM_DIR"
 STREAM_KEY = "CLOUDTRAIN_STREAM_KEY"
 LAUNCHER_PID = "CLOUDTRAIN_LAUNCHER_PID"
+PYTHON = "CLOUDTRAIN_PROGRAM_PYTHON"
+"""Variable with the Python that runs a command's program, for the process that starts it."""
 COMMAND = "command"
 """Kind of a program that runs unchanged, once per node, without torchrun."""
 ARGV_REFERENCE = "$argv"
@@ -155,6 +157,8 @@ class NodeContext:
     """Values chosen by the platform for a trial, as strings by setting or `plain_name`."""
     published: str = ""
     """Folder or `s3://` address with files from the client for the running job; empty: none."""
+    python: str = ""
+    """The Python of the job's program, if lines of `setup` have chosen one; empty: the launcher's."""
     hosts: tuple[tuple[str, int], ...] = ()
     """Host and free port of each node, once a command's nodes have exchanged them."""
 

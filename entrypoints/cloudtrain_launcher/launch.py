@@ -13,6 +13,7 @@ import signal
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -218,7 +219,8 @@ class Launcher:
             self._finish(packages)
         if self.job.setup:
             self._begin("setting up")
-            run_setup(self.job, context, self.scratch, self._log, self.stop.is_requested)
+            python = run_setup(self.job, context, self.scratch, self._log, self.stop.is_requested)
+            self.context = replace(context, python=python)
 
     def _connect_peers(self) -> None:
         """Open the channel that reports the end of a trial's first node to the other nodes."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cloudtrain_launcher.command import meet
-from cloudtrain_launcher.contract import COMMAND, STREAM_KEY, Job, NodeContext
+from cloudtrain_launcher.contract import COMMAND, PYTHON, STREAM_KEY, Job, NodeContext
 from cloudtrain_launcher.environment import job_environment, only_rank
 from cloudtrain_launcher.hang import HangWatch
 from cloudtrain_launcher.rank_tracker import RankTracker
@@ -141,20 +141,20 @@ def _report_failures(ranks: RankTracker, streams: Streams, stop: StopRequest) ->
 def _start(
     job: Job, context: NodeContext, scratch: Path, variables: dict[str, str]
 ) -> subprocess.Popen[bytes]:
+    python = context.python or sys.executable
     if job.kind == COMMAND:
-        program = [_WORKER]
-        variables = variables | only_rank(context.node_rank)
+        program = [sys.executable, "-u", _WORKER]
+        variables = {**variables, **only_rank(context.node_rank), PYTHON: python}
     else:
         agent = str(Path(__file__).with_name("agent.py"))
         # torchrun creates a folder for log files even if unused: put it into our scratch folder.
         log_dir = f"--log-dir={scratch / 'torchrun'}"
-        program = [agent, log_dir, *torchrun_arguments(job, context)]
+        program = [python, "-u", agent, log_dir, *torchrun_arguments(job, context)]
 
-    argv = [sys.executable, "-u", *program]
     env = {**job_environment(job, context, scratch, os.environ), **variables}
 
     return subprocess.Popen(
-        argv,
+        program,
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

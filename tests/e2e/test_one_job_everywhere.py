@@ -101,6 +101,48 @@ def test_a_failed_setup_line_is_named_with_its_output(cli: CommandLine) -> None:
     assert cli.json("status", "broken")["error"]["message"].endswith("code 4\nno such compiler")
 
 
+EXPORTS = """
+setup:
+  - source lines.sh
+  - activate; unset REMOVED; export API_KEY="in-the-line"
+  - cd /; exit 0
+env: {REMOVED: x}
+"""
+LINES = """
+export TEXT="two
+lines" HF_TOKEN=$(echo secret-value) CLOUDTRAIN_NODES=7
+activate() { export PATH="$PWD/bin:$PATH"; }
+export -f activate
+"""
+REPORT = """
+import json, os
+print("seen", json.dumps(dict(os.environ)), os.getcwd() == os.environ["PWD"])
+"""
+
+
+@pytest.mark.parametrize("program", ["report.py", "python report.py"])
+@pytest.mark.parametrize("way", ["local", "as-azure"])
+def test_the_program_has_what_setup_lines_export(cli: CommandLine, way: str, program: str) -> None:
+    launcher = "none" if program.startswith("python") else "torchrun"
+    job = f"launcher: {launcher}\nentrypoint: {program}\n{EXPORTS}"
+    cli.write(job_yaml=job, lines_sh=LINES, report_py=REPORT)
+    python = cli.folder / "job" / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nPYTHON=own exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    result = cli.run("submit", *HERE[way], "--run-id", way)
+    assert result.code == 0, result.err
+
+    log = cli.run("logs", way).out
+    text, at_home = re.findall("seen (.+) (True|False)$", log, re.MULTILINE)[0]
+    seen = json.loads(text)
+    assert (seen["TEXT"], seen["PYTHON"]) == ("two\nlines", "own")
+    assert (seen["CLOUDTRAIN_NODES"], at_home) == ("1", "True")
+    assert not {"REMOVED", "BASH_FUNC_activate%%"} & set(seen)
+    assert (seen["HF_TOKEN"], seen["API_KEY"]) == ("***", "***")
+    assert not re.search("secret-value|in-the-line", log)
+
+
 COMMAND = """
 name: command
 launcher: none

@@ -5,6 +5,8 @@ cause, event lines.
 from __future__ import annotations
 
 import json
+import os
+import re
 import runpy
 import signal
 import socket
@@ -23,6 +25,7 @@ from hypothesis import strategies as st
 
 from cloudtrain_launcher import command, contract, environment, failure, launch, platforms
 from cloudtrain_launcher.command import Host
+from cloudtrain_launcher.setup_lines import run_setup
 from cloudtrain_wire import causes
 from cloudtrain_wire.events import Error
 from cloudtrain_wire.host_memory import OutOfMemoryKills
@@ -99,6 +102,37 @@ def test_the_environment_drops_variables_of_an_outer_torchrun(tmp_path: Path) ->
     assert json.loads(Path(env["CLOUDTRAIN_ARGS_FILE"]).read_text()) == {"lr": 0.1}
     assert env["PET_NNODES"] == "2"
     assert not {"RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "MASTER_PORT"} & set(env)
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (["cat <<'X'\na\nX", "printf unfinished; exit 3"], "exited with code 3\nunfinished"),
+        (["set -e", "false; echo no"], "'false; echo no' exited with code 1"),
+        (["if", "true"], "'if' exited with code "),
+        (["exit 0", "true"], "'exit 0' ended the shell"),
+        (["exec true"], "'exec true' ended the shell"),
+    ],
+)
+def test_lines_of_setup_run_in_one_shell(tmp_path: Path, lines: list[str], problem: str) -> None:
+    context = platforms.plain_context(ENVIRON)
+    with pytest.raises(RuntimeError, match=re.escape(problem)):
+        run_setup(replace(JOB, setup=lines), context, tmp_path, lambda _: None, lambda: False)
+
+
+@pytest.mark.parametrize(
+    "last", ["trap true EXIT", "exit 0", "exec 2>/dev/null", "set -eu", "cd /"]
+)
+def test_what_lines_of_setup_export_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    context = platforms.plain_context(ENVIRON)
+    before = set(os.environ)
+    job = replace(JOB, setup=["export MODE=fast", last])
+    run_setup(job, context, tmp_path, lambda _: None, lambda: False)
+    assert os.environ["MODE"] == "fast"
+    assert set(os.environ) - before == {"MODE"}
 
 
 @pytest.mark.parametrize("size", [10, 40_000])
