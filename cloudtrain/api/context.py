@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from pwd import getpwuid
 
@@ -19,11 +21,14 @@ from cloudtrain.providers.progress import Progress
 from cloudtrain.runs.folder import new_run_id
 from cloudtrain.settings import STRICT, Settings
 from cloudtrain.source.distributions import Requested, find_requirements, requested_by
+from cloudtrain.source.extract import DAMAGED
 from cloudtrain.source.git import git_state
 from cloudtrain.source.scan import CHANGED_HINT, pack, scan
-from cloudtrain.source.stored_archive import holds
+from cloudtrain.source.stored_archive import holds, packed_entries
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.model import JobSpec
+from cloudtrain.spec.sources import FILE
+from cloudtrain_wire.bounded_files import read_regular_text
 from cloudtrain_wire.requirement_files import requested_list
 
 MAX_CHANGED = 5
@@ -203,11 +208,16 @@ def _source_changed_error(tree: SourceTree, before: SourceTree | None) -> Source
         return SourceError(message, hint="run the command again")
 
     names = sorted({entry.path for entry in set(tree.files) ^ set(before.files)})
+    return SourceError(f"{message}: {listed(names)}", hint=CHANGED_HINT)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names and the number of the others."""
     shown = ", ".join(names[:MAX_CHANGED])
     if len(names) > MAX_CHANGED:
         shown += f" and {len(names) - MAX_CHANGED} more"
 
-    return SourceError(f"{message}: {shown}", hint=CHANGED_HINT)
+    return shown
 
 
 def pack_source(plan: Plan, progress: Progress | None) -> Path:
@@ -222,6 +232,24 @@ def pack_source(plan: Plan, progress: Progress | None) -> Path:
         raise _source_changed_error(tree, before)
 
     return pack(tree, folder, progress, data_dir / _CACHE)
+
+
+def changed_files(plan: Plan) -> list[str]:
+    """Return the files of the job that differ from the plan's stored source, by path.
+
+    Empty if the folder is gone or cannot be packed.
+    """
+    folder = Path(plan.context.folder)
+    root = Path(plan.context.source.root)
+    names: set[str] = set()
+    with suppress(SourceError, OSError, UnicodeDecodeError, *DAMAGED):
+        tree = _scan(root, Path(plan.context.data_dir), None)
+        if tree.digest != plan.context.source.digest:
+            names = {entry.path for entry in set(tree.own) ^ set(packed_entries(archive_of(plan)))}
+        if root != folder and read_regular_text(folder / FILE) != plan.spec_text:
+            names.add(FILE)
+
+    return sorted(names)
 
 
 def archive_of(plan: Plan) -> Path:

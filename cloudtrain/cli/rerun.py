@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,7 +19,8 @@ from cloudtrain.cli.options import (
     set_option,
     yes_option,
 )
-from cloudtrain.cli.output import print_message
+from cloudtrain.cli.output import command, print_message
+from cloudtrain.cli.terminal import one_line
 
 
 @click.command("rerun", epilog="Example:\n\n  cloudtrain rerun --set limits.max_runtime='2 h'")
@@ -33,17 +35,17 @@ from cloudtrain.cli.output import print_message
 @json_option
 @data_dir
 def rerun_command(
-    folder: str | None, /, run: str | None, as_json: bool, detach: bool, **options: Any
+    data_folder: str | None, /, run: str | None, as_json: bool, detach: bool, **options: Any
 ) -> None:
     """Run source and spec of RUN (default: the newest of this folder) again, under a new id.
 
     A run that did not succeed continues from its last checkpoint.
     """
-    from cloudtrain.api.context import archive_of
+    from cloudtrain.api.context import archive_of, changed_files, listed
     from cloudtrain.api.preflight import preflight, raise_errors
     from cloudtrain.cli.start import start
 
-    old = chosen_run(run, folder, best=options["best"])
+    old = chosen_run(run, data_folder, best=options["best"])
     plan = old.plan_again(
         options["overrides"], fresh=options["fresh"], provider=options["provider"]
     )
@@ -53,10 +55,19 @@ def rerun_command(
         f"again after {old.id}"
         + (f", from its checkpoints in {plan.context.resume_from}" * bool(plan.context.resume_from))
     )
+    archive = archive_of(plan)
+    if changed := changed_files(plan):
+        folder = plan.context.folder
+        submit = command("submit") if Path(folder) == Path.cwd() else command("submit", folder)
+        without = ", without these checkpoints" if plan.context.resume_from else ""
+        print_message(
+            f"  note: runs the source of {old.id}; changed since: {one_line(listed(changed))}."
+            f" {submit} takes the present source{without}"
+        )
     start(
         plan,
         issues,
-        archive=archive_of(plan),
+        archive=archive,
         detach=detach,
         as_json=as_json,
         after=old.id,

@@ -29,14 +29,18 @@ def start(
     after: str | None = None,
     yes: bool = False,
 ) -> None:
-    """Start a plan that has passed its preflight; print the run id first.
+    """Start a plan that has passed its preflight; print the run id before it starts.
 
     `after`: the run that this one repeats. `yes`: the cost is confirmed already.
     """
+    from cloudtrain.api.context import pack_source
     from cloudtrain.api.run import Run
     from cloudtrain.api.submit import submit
     from cloudtrain.cli.follow import follow
     from cloudtrain.cli.run_end import report_and_exit
+
+    if archive is None:  # before a line is printed, which may go to a file of the source
+        archive = pack_source(plan, progress_bar("packing source"))
 
     print_message(f"{plan.run_id}  {one_line(headline(plan))}")
     if plan.target.cost_estimate is not None and not plan.is_rehearsal:
@@ -56,7 +60,6 @@ def start(
             plan,
             archive=archive,
             issues=issues,
-            progress=progress_bar("packing source"),
             sending=progress_bar("sending source", bytes_=True),
             pushing=progress_bar("pushing image", bytes_=True),
             note=note,

@@ -16,7 +16,7 @@ from typing import IO
 
 from cloudtrain.runs.files import FILE_MODE, FOLDER_MODE
 from cloudtrain.source.extract import DAMAGED, Header
-from cloudtrain.source.tree import HashCache, SourceEntry, digest_entries, stamp
+from cloudtrain.source.tree import PAYLOAD_FOLDER, HashCache, SourceEntry, digest_entries, stamp
 from cloudtrain_wire.bounded_files import open_regular_file
 
 _BLOCK = 1 << 20
@@ -50,11 +50,28 @@ def remember(archive: Path, digest: str, cache_dir: Path | None) -> None:
     cache.save()
 
 
-def _digest_of(file: IO[bytes]) -> str:
-    """Return the digest of the source in an archive; "" if it is none of ours.
+def packed_entries(archive: Path) -> list[SourceEntry]:
+    """Return the entries of a stored archive that are below the source folder.
 
     Raise one of DAMAGED, or OSError, if it cannot be read to its end.
     """
+    with open_regular_file(archive, follow=False) as file:
+        entries = _entries_of(file) or []
+
+    return [entry for entry in entries if not entry.path.startswith(f"{PAYLOAD_FOLDER}/")]
+
+
+def _digest_of(file: IO[bytes]) -> str:
+    """Return the digest of the source in an archive; "" if it is none of ours."""
+    entries = _entries_of(file)
+    if entries is None:
+        return ""
+
+    return digest_entries(entries)
+
+
+def _entries_of(file: IO[bytes]) -> list[SourceEntry] | None:
+    """Return all entries of an archive; None if it is none of ours."""
     entries: list[SourceEntry] = []
     with (
         gzip.open(file) as stream,
@@ -63,14 +80,14 @@ def _digest_of(file: IO[bytes]) -> str:
         for member in tar:
             entry = _entry(tar, member)
             if entry is None or (entries and entry.path <= entries[-1].path):
-                return ""
+                return None
 
             entries.append(entry)
 
         while stream.read(_BLOCK):  # the checksum is at the very end
             pass
 
-    return digest_entries(entries)
+    return entries
 
 
 def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo) -> SourceEntry | None:

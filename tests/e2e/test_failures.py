@@ -215,6 +215,16 @@ def test_a_killed_client_loses_nothing(cli: CommandLine) -> None:
     assert "finished without you" in cli.run("logs", "ghost-1").out
 
 
+def test_a_rerun_names_what_changed_since(cli: CommandLine) -> None:
+    cli.write(job_yaml='launcher: none\nentrypoint: "true"\n', train_py="")
+    assert cli.run("submit", "--run-id", "first").code == 0
+    assert "changed" not in cli.run("rerun", "first", "--detach").err
+
+    cli.write(train_py="print(2)")
+    result = cli.run("rerun", "first", "--detach")
+    assert "source of first; changed since: train.py. cloudtrain submit takes" in result.err
+
+
 def test_interrupting_the_client_detaches_and_says_how_to_go_on(cli: CommandLine) -> None:
     cli.write(
         job_yaml="name: leave\nentrypoint: train.py\n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import cloudtrain
+from cloudtrain.api.context import changed_files, pack_source
 from cloudtrain.api.preflight import preflight
 from cloudtrain.errors import Issue, SourceError
 from cloudtrain.planning.plan import Plan
@@ -76,6 +78,31 @@ def test_what_is_being_written_while_a_job_is_submitted_is_told_by_name(tmp_path
     ) as refused:
         cloudtrain.submit(plan)
     assert "belongs elsewhere or in .cloudtrainignore" in str(refused.value.hint)
+
+
+def test_files_that_changed_since_the_source_was_packed_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    code = folder / "code"
+    code.mkdir(parents=True)
+    (folder / "job.yaml").write_text("source: code\nentrypoint: train.py\n")
+    for name in ("train.py", "run.sh", "gone.txt", "same.txt"):
+        (code / name).write_text(name)
+    (code / "link").symlink_to("run.sh")
+    plan = cloudtrain.plan(cloudtrain.load(folder / "job.yaml"), data_dir=str(tmp_path / "runs"))
+    pack_source(plan, None)
+    assert changed_files(plan) == []
+
+    (code / "train.py").write_text("edited")
+    (code / "run.sh").chmod(0o755)
+    (code / "gone.txt").unlink()
+    (code / "new.txt").touch()
+    (code / "link").unlink()
+    (code / "link").symlink_to("same.txt")
+    (folder / "job.yaml").write_text("source: code\nentrypoint: train.py\nargs: [x]\n")
+    names = ["gone.txt", "job.yaml", "link", "new.txt", "run.sh", "train.py"]
+    assert changed_files(plan) == names
+    shutil.rmtree(folder)
+    assert changed_files(plan) == []
 
 
 def test_a_plan_finds_its_issues_once(tmp_path: Path) -> None:
