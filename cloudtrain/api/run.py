@@ -283,6 +283,10 @@ class Run:
 
         return {name: place for name, place in artifacts.items() if name in results}
 
+    def left_behind(self) -> list[str]:
+        """Return the folders of this machine with files that the program left beside its results."""
+        return self._monitor.provider.left_behind(self.folder, self.cached_status())
+
     def rerun(
         self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None
     ) -> Run:
@@ -348,14 +352,19 @@ def fetch_results(
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
+    for folder in provider.left_behind(run, state):
+        left_out.append(f"what the program left in its working folder is still in {folder}")
     if not artifacts:
-        raise _no_files(state, left_out)
+        may_have_more = "checkpoints" not in names
+        has_checkpoints = may_have_more and bool(provider.checkpoints(run, state))
+        raise _no_files(state, left_out, has_checkpoints=has_checkpoints)
     if note is not None:
         for text in left_out:
             note(text)
 
 
-def _no_files(state: RunState, left_out: Sequence[str]) -> StorageError:
+def _no_files(state: RunState, left_out: Sequence[str], *, has_checkpoints: bool) -> StorageError:
+    """Return the error for a run of which nothing was copied. It has no files without `left_out`."""
     run = state.run_id
     message = f"run {run} left no files"
     hint = (
@@ -365,6 +374,11 @@ def _no_files(state: RunState, left_out: Sequence[str]) -> StorageError:
     if not state.has_ended:
         message = f"run {run} is still {state.state}: its model comes at the end"
         hint = f"cloudtrain wait {run}; --checkpoints brings what is saved already"
+    elif has_checkpoints:
+        message = f"run {run} left checkpoints, but neither a model nor an output"
+        hint = f"cloudtrain fetch {run} --checkpoints"
+    elif left_out:
+        message = f"run {run} left neither a model nor an output that can be copied"
 
     return StorageError("; ".join([message, *left_out[:MAX_LISTED]]), hint=hint)
 

@@ -15,6 +15,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import best_trial, chosen
 from cloudtrain.cli.options import data_dir, json_option
 from cloudtrain.cli.output import command, print_json, print_prose
+from cloudtrain.cli.run_end import fetch_words, result_rows
 from cloudtrain.cli.terminal import indented, one_line, progress_bar
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.diagnosis.failure import (
@@ -196,6 +197,9 @@ def _show_run(run: Run, as_json: bool) -> None:
         _print(rows)
         raise failure
 
+    if state.has_ended:
+        rows += result_rows(run)
+
     rows += [("next", text) for text in _next(run, state, diagnosis)]
     _print(rows)
 
@@ -293,7 +297,7 @@ def _next(run: Run, state: RunState, diagnosis: Diagnosis | None) -> list[str]:
         if diagnosis is None or diagnosis.restart is None:
             return [_logs_command(run, state, diagnosis)]
         if diagnosis.restart == "never":
-            return [command("fetch", run.id)]
+            return _fetch(run)
 
         commands = _rerun_commands(run, state, as_it_is=diagnosis.restart == "retry")
         if diagnosis.rule is not None and diagnosis.rule.is_symptom:  # it says little
@@ -302,13 +306,18 @@ def _next(run: Run, state: RunState, diagnosis: Diagnosis | None) -> list[str]:
         return commands
 
     if state.state == "succeeded":
-        return [command("fetch", run.id)]
+        return _fetch(run)
     if diagnosis is not None and diagnosis.restart == "after a change" and state.checkpoint is None:
         return _rerun_commands(run, state, as_it_is=False)[:1]
     if state.has_ended:
         return [command("rerun", run.id)]
 
     return [command("attach", run.id)]
+
+
+def _fetch(run: Run) -> list[str]:
+    words = fetch_words(run)
+    return [words] if words else []
 
 
 def _logs_command(run: Run, state: RunState, diagnosis: Diagnosis | None) -> str:

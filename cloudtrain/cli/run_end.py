@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import NoReturn
 
 import click
@@ -48,9 +49,7 @@ def report(run: Run, state: RunState) -> None:
     for line in learning_curves({name: curve.values for name, curve in state.curves.items()}):
         print_message(f"  {line}")
 
-    artifacts = run.artifacts()
-    rows = [(name, format_artifact(place)) for name, place in artifacts.items()]
-
+    rows = result_rows(run)
     if format_cost(state):
         rows.append(("cost", format_cost(state)))
     if state.log_unread:
@@ -67,14 +66,38 @@ def report(run: Run, state: RunState) -> None:
             rerun += "   continues from the checkpoint"
 
         rows.append(("next", rerun))
-    elif rehearsed := rehearsed_by(state.provider, state.contract):
-        pay = command("rerun", run.id, "--provider", rehearsed.name)
-        rows.append(("next", f"{command('fetch', run.id)}; or pay: {pay}"))
-    elif artifacts:
-        rows.append(("next", command("fetch", run.id)))
+    else:
+        rows += _next_rows(run, state)
 
     for name, text in rows:
         print_message(f"  {name:<11} {one_line(text)}")
+
+
+def result_rows(run: Run) -> list[tuple[str, str]]:
+    """Return the places of what a run has left: a label and a text each."""
+    rows = [(name, format_artifact(place)) for name, place in run.artifacts().items()]
+    rows += [("left behind", format_artifact(folder)) for folder in run.left_behind()]
+    return rows
+
+
+def fetch_words(run: Run) -> str:
+    """Return the command that copies what a run has left; empty if there is nothing to copy."""
+    artifacts = run.artifacts()
+    if not artifacts:
+        return ""
+    if set(artifacts) == {"checkpoints"}:
+        return command("fetch", run.id, "--checkpoints")
+
+    return command("fetch", run.id)
+
+
+def _next_rows(run: Run, state: RunState) -> Iterator[tuple[str, str]]:
+    fetch = fetch_words(run)
+    if rehearsed := rehearsed_by(state.provider, state.contract):
+        pay = f"or pay: {command('rerun', run.id, '--provider', rehearsed.name)}"
+        yield "next", f"{fetch}; {pay}" if fetch else pay
+    elif fetch:
+        yield "next", fetch
 
 
 def rerun_elsewhere(run: Run) -> str:
@@ -113,6 +136,9 @@ def _report_failure(run: Run, state: RunState, took: str) -> None:
         print_message(
             f"  {'note':<11} its log could not be read: {one_line(state.log_unread.reason)}"
         )
+
+    for name, text in result_rows(run):
+        print_message(f"  {name:<11} {one_line(text)}")
 
     logs = command("logs", run.id)
     if cause and cause.rank >= 0:

@@ -24,7 +24,7 @@ from cloudtrain.cli.output import (
     print_output,
     print_prose,
 )
-from cloudtrain.cli.run_end import format_artifact, format_cost, source_line
+from cloudtrain.cli.run_end import format_cost, result_rows, source_line
 from cloudtrain.cli.runs_table import is_rehearsal, kept_machines, table_of, with_sweeps
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.errors import CloudError
@@ -200,7 +200,7 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     if cost := _cost(run, state):
         rows.append(("cost", cost))
 
-    rows += [(name, format_artifact(place)) for name, place in run.artifacts().items()]
+    rows += result_rows(run)
     if state.ref and state.ref.get("url"):
         rows.append(("console", state.ref["url"]))
 

@@ -172,6 +172,10 @@ class Provider(ABC):
         """Return URI or path of existing artifacts: model, output, checkpoints. No network."""
         return {}
 
+    def left_behind(self, run: RunFolder, state: RunState) -> list[str]:  # noqa: ARG002
+        """Return the folders of this machine with files that the program left beside its results."""
+        return []
+
     def checkpoints(self, run: RunFolder, state: RunState) -> str:  # noqa: ARG002
         """Return URI or path of a run's checkpoints for a resuming run; empty if there are none."""
         return ""

@@ -71,6 +71,12 @@ class RunPaths(NamedTuple):
         """Output of the supervisor itself; empty unless it fails."""
         return self.run / "logs" / "supervisor.log"
 
+    @property
+    def working_folders(self) -> list[Path]:
+        """Folders in which the nodes' programs run, wherever their platform has them."""
+        folders = [*self.run.glob("nodes/*/source"), *self.run.glob("nodes/*/*/code")]
+        return sorted(folders, key=lambda folder: folder.relative_to(self.run).parts)
+
     def source(self, node: int | str) -> Path:
         """Return the working folder of one node: its own copy of the source."""
         return self.run / "nodes" / str(node) / "source"

@@ -116,8 +116,8 @@ class WorkingFolder:
         patterns = [pattern.text for pattern in self._patterns] + largest[:MAX_SHOWN]
 
         return (
-            f"{program} left {', '.join(shown)} in its working folder, which is not kept:"
-            f" keep: {json.dumps(patterns, ensure_ascii=False)} in job.yaml keeps it"
+            f"{program} left {', '.join(shown)} in its working folder, which is not with the results:"
+            f" keep: {json.dumps(patterns, ensure_ascii=False)} in job.yaml adds it"
         )
 
     def _is_left(self, file: _File) -> bool:

@@ -247,6 +247,43 @@ def test_a_forced_fetch_into_a_folder_of_ones_own_hides_nothing_in_it(
         run_command.fetch(tmp_path / "file", force=True)
 
 
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("model/weights", ""),
+        ("checkpoints/step-1", "left checkpoints, but neither a model nor an output"),
+        ("nodes/0/source/runs/events", "still in {run}/nodes/0/source"),
+        ("nodes/1/ml/code/runs/events", "still in {run}/nodes/1/ml/code"),
+        ("nodes/0/source/__pycache__/x.pyc", "left no files"),
+        ("output/link", "output/link was left out: a link"),
+        ("output/folder/", "left no files"),
+    ],
+)
+def test_fetch_status_and_diagnose_agree_on_what_a_run_has_left(
+    run_command: cloudtrain.Run, file: str, message: str
+) -> None:
+    folder = run_command.folder.path
+    for name in ("model", "checkpoints", "nodes"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+    path = folder / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if file.endswith("/"):
+        path.mkdir()
+    elif "link" in file:
+        path.symlink_to("/etc/passwd")
+    else:
+        path.touch()
+
+    result = call("fetch", "old-local", "fetched")
+    assert message.format(run=folder) in result.err
+    assert (result.code == 0) is (message == "")
+    for command in ("status", "diagnose"):
+        shown = call(command, "old-local").out
+        has_place = f"{folder}/" in shown
+        assert has_place is (message != "left no files"), shown
+
+
 # Local runs and rehearsals of version 0.1.0: listed, read, stopped, fetched and run again as if
 # they were of today.
 

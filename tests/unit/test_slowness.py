@@ -277,7 +277,6 @@ def test_diagnose_names_the_cause_its_gain_and_the_setting(home: RunStore) -> No
             "  change      --workers N (more loader processes per rank), or data that is cheaper to"
             " read and decode"
         ),
-        "  next        cloudtrain fetch a-1",
     ]
 
 

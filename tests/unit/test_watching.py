@@ -65,7 +65,9 @@ def play(
     drawn = []
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("COLUMNS", str(columns))
-    run: Any = SimpleNamespace(id=f"{name}-ab12", artifacts=dict, folder=RunFolder(Path("nowhere")))
+    run: Any = SimpleNamespace(
+        id=f"{name}-ab12", artifacts=dict, left_behind=list, folder=RunFolder(Path("nowhere"))
+    )
     view = View(run, clock=clock, **how)
     for update in updates(run.id, steps, clock):
         view.show(update)
@@ -287,6 +289,7 @@ def quiet_provider(monkeypatch: pytest.MonkeyPatch) -> None:
         observe=lambda *_: [],
         poll_seconds=lambda *_: 0.0,
         artifacts=lambda *_: {},
+        left_behind=lambda *_: [],
         backfill_logs=lambda *_: [],
     )
     monkeypatch.setattr(monitor, "get_provider", lambda _: silent)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -231,15 +233,24 @@ class LocalBackend(Provider):
             replace_text(folder / name, text)
 
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
-        """Return the run's own folders that are not empty."""
+        """Return the run's own folders that hold anything but folders."""
         paths = RunPaths(run.path)
         folders = {"model": paths.model, "output": paths.output, "checkpoints": paths.checkpoints}
         artifacts = {}
         for name, path in folders.items():
-            if _is_own_folder(path) and any(path.iterdir()):
+            if _is_own_folder(path) and any(map(_is_content, path.rglob("*"))):
                 artifacts[name] = str(path)
 
         return artifacts
+
+    def left_behind(self, run: RunFolder, state: RunState) -> list[str]:
+        """Return the nodes' working folders with files that are newer than the program's start."""
+        left = []
+        for folder in RunPaths(run.path).working_folders:
+            if state.started and _is_own_folder(folder) and _has_newer(folder, state.started):
+                left.append(str(folder))
+
+        return left
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:
         """Return the path of the checkpoint folder; empty if there are none."""
@@ -277,6 +288,29 @@ class LocalBackend(Provider):
 def _is_own_folder(path: Path) -> bool:
     """Return True for a folder, False for a link, which could lead to another user's files."""
     return path.is_dir() and not path.is_symlink()
+
+
+def _is_content(path: Path) -> bool:
+    return path.is_symlink() or not path.is_dir()
+
+
+def _has_newer(folder: Path, since: float) -> bool:
+    """Return whether a folder has files from after a time, besides caches and kept ones."""
+    for top, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not _is_cache(name)]
+        for name in names:
+            with suppress(OSError):  # removed meanwhile
+                info = os.lstat(f"{top}/{name}")
+                # The launcher has linked files of `keep` into the output.
+                is_own = stat.S_ISREG(info.st_mode) and info.st_nlink == 1
+                if is_own and info.st_ctime > since and not _is_cache(name):
+                    return True
+
+    return False
+
+
+def _is_cache(name: str) -> bool:
+    return name.startswith(".") or name == "__pycache__"
 
 
 def _phase(time_now: float, phase: str, since: float | None = None) -> Phase:
