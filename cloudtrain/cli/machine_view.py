@@ -47,10 +47,12 @@ def elsewhere(plan: Plan) -> str:
         return ""
 
     usd = offer.usd_per_hour * plan.spec.resources.nodes
-    return (
-        f"; {usd:.2f} USD/h in {offer.region} ({_price_date(offer)}); cloudtrain gpus --refresh"
-        " reads this region's"
-    )
+    text = f"; {usd:.2f} USD/h on demand in {offer.region} ({_price_date(offer)})"
+    estimate = plan.target.cost_estimate
+    if estimate and "--refresh" in estimate.price_hint:
+        text += "; cloudtrain gpus --refresh reads this region's"
+
+    return text
 
 
 def _offer(offer: Offer, plan: Plan) -> str:

@@ -115,7 +115,7 @@ def test_price_of_another_region_is_marked_and_does_not_hold_a_budget(
     plan = planned("aws", {"gpus": 1, "gpu": "A10G"}, "eu-west-1")
     assert usd(plan) is None
     assert (
-        "unknown: no price for ml.g5.xlarge in eu-west-1; 1.41 USD/h in us-east-1 (price of 2026-"
+        "unknown: no price for ml.g5.xlarge in eu-west-1; 1.41 USD/h on demand in us-east-1 (price of 2026-"
         in overview(plan)
     )
     plan = planned("aws", {"gpus": 1, "gpu": "A10G"}, "eu-west-1", max_cost="10 USD")
@@ -124,7 +124,7 @@ def test_price_of_another_region_is_marked_and_does_not_hold_a_budget(
     assert "cloudtrain gpus --provider aws --region eu-west-1 --refresh" in note
     listed("azure", "swedencentral", {"Standard_ND96isr_H200_v5": 80.0})
     plan = planned("azure", {"gpus": 8, "gpu": "H200"}, "eastus")
-    assert "in eastus; 80.00 USD/h in swedencentral" in overview(plan)
+    assert "in eastus; 80.00 USD/h on demand in swedencentral" in overview(plan)
     assert " 0.00 USD" not in overview(plan)
 
 
@@ -160,6 +160,21 @@ def test_list_of_azure_costs_at_most_what_its_dearest_machine_costs(
     assert f"{next_type} {second}" in [issue.message for issue in plan.issues]
 
 
+def test_without_a_location_nobody_promises_a_price(planned: Planned) -> None:
+    machine = {"instance": {"azure": "Standard_DS3_v2"}}
+    plan = planned("azure", machine, max_cost="0.50 USD")
+    (note,) = plan.target.config_as(AzureConfig).unpaid
+    assert note.startswith("limits.max_cost: cannot be kept: the price of this machine is unknown")
+    assert "prices are known once azure.location is set" in note
+    text = overview(plan)
+    assert (
+        "unknown: no price for Standard_DS3_v2 in an unknown location; 0.29 USD/h on demand in eastus"
+        in text
+    )
+    assert "at most" not in text
+    assert "cheaper" not in text
+
+
 def test_ones_own_table_wins_then_what_was_read_unless_ours_is_newer(
     planned: Planned, listed: Listed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,15 +207,19 @@ def test_cheaper_machines_of_both_clouds_are_named_if_they_satisfy_the_spec(
 ) -> None:
     assert cheaper(planned("aws", {"gpus": 1})) == {"Standard_NC4as_T4_v3": 0.526}
     models = {"gpus": 8, "gpu": ["H100", "A100-80GB"]}
-    plan = planned("azure", models)
+    plan = planned("azure", models, "eastus")
     assert [*cheaper(plan)] == ["Standard_ND96amsr_A100_v4", "ml.p5.48xlarge"], (
         "the first model that is cheaper"
     )
     shown = next(line for line in overview(plan).splitlines() if "cheaper: " in line)
     assert "ml.p5.48xlarge 63.30 USD/h (8 x H100-80GB, aws, us-east-1, price of 2026-" in shown
-    cpus = next(line for line in overview(planned("azure", {})).splitlines() if "cheaper: " in line)
+    cpus = next(
+        line
+        for line in overview(planned("azure", {}, "eastus")).splitlines()
+        if "cheaper: " in line
+    )
     assert cpus.count("us-east-1") == 1
-    named = planned("azure", {"instance": {"azure": "Standard_ND96isr_H100_v5"}})
+    named = planned("azure", {"instance": {"azure": "Standard_ND96isr_H100_v5"}}, "eastus")
     assert [*cheaper(named)] == ["ml.p5.48xlarge"], "of the same GPU"
     t4 = {"gpus": 4, "gpu": "T4"}
     assert [*cheaper(planned("aws", t4))] == ["Standard_NC64as_T4_v3"]

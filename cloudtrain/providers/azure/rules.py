@@ -167,11 +167,8 @@ def _notes(plan: Plan) -> Iterator[str]:
         yield f"resources.spot changes nothing: the cluster {config.compute} has its own priority"
 
     estimate = plan.target.cost_estimate
-    if estimate and not config.location:
-        if estimate.price is None:
-            yield "azure.location is not set, and prices depend on it"
-        elif not plan.is_rehearsal and "azure.workspace" in config.placeholders:
-            yield f"azure.location is not set: the price is that of {plan.target.where}"
+    if estimate and estimate.price is None and not config.location:
+        yield "azure.location is not set, and prices depend on it"
 
 
 def _locations(plan: Plan) -> Iterator[Issue]:

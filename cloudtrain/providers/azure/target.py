@@ -24,9 +24,6 @@ MAX_NODES = 100
 DEFAULT_INSTANCE = "Standard_DS3_v2"
 """Size for a job without GPUs whose spec names no machine size."""
 
-PRICED_LOCATION = "eastus"
-"""Location for prices if no workspace is configured."""
-
 DEFAULT_MAX_RUNTIME_SECONDS = 86_400
 """Default limit; Azure ML itself would let a job run for weeks."""
 
@@ -50,9 +47,6 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
         types, gpus, wrong = _select(resources, named)
 
     location = config.location or ""
-    if not location and "azure.workspace" in config.placeholders:
-        location = PRICED_LOCATION
-
     machines = image_machines("azure", types, resources.nodes, gpus)
     image, wrong_image = image_of(spec.image, config, settings, machines)
     prices = regional_prices("azure", location, settings)
@@ -69,9 +63,9 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
     if not skips_limits:
         problems += wrong_limits
 
-    where = location
-    if not location and config.workspace:
-        where = f"the workspace {config.workspace}"
+    where = location or f"the workspace {config.workspace}"
+    if not location and "azure.workspace" in config.placeholders:
+        where = "an unknown location"
 
     unpaid: tuple[str, ...] = ()
     if rehearsal:
