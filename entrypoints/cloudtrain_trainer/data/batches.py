@@ -75,6 +75,11 @@ class Batches:
             )
 
     @property
+    def samples(self) -> int | None:
+        """Return the number of samples of the data."""
+        return len(self.data)
+
+    @property
     def samples_per_epoch(self) -> int:
         """Return the samples over all ranks, a multiple of the batch size.
 

@@ -131,7 +131,8 @@ class StreamBatches:
         self.accumulation_steps = accumulation_steps
 
         # Parts differ in size: they are repeated instead.
-        self._length = None if data.can_shard else data.length
+        self.samples = None if data.can_shard else data.length
+        """Samples of an epoch; None if unknown."""
 
         if workers > 1 and not data.can_shard:
             raise Refused(
@@ -145,22 +146,22 @@ class StreamBatches:
                 f"--batch-size {batch_size} is too small: use at least {ranks * accumulation_steps}"
             )
 
-        if self._length is None and max_steps is None:
+        if self.samples is None and max_steps is None:
             raise Refused(
                 f"{data.name}: the {type(data.source).__name__} ({place(data.source)}) does not say"
                 " how many samples an epoch has: give it __len__, or say where training ends with"
                 " --max-steps"
             )
 
-        if self._length is not None and self._length < batch_size:
+        if self.samples is not None and self.samples < batch_size:
             raise Refused(
-                f"--batch-size {batch_size} is more than the {self._length} training samples: use"
+                f"--batch-size {batch_size} is more than the {self.samples} training samples: use"
                 " less"
             )
 
         self.samples_per_epoch = (max_steps or 0) * batch_size
-        if self._length is not None:
-            self.samples_per_epoch = self._length // batch_size * batch_size
+        if self.samples is not None:
+            self.samples_per_epoch = self.samples // batch_size * batch_size
 
         mine = split_evenly(list(range(batch_size)), ranks, rank)
         count = max(1, workers)
@@ -178,7 +179,7 @@ class StreamBatches:
         self._loaders: list[Loader] = []
 
         for part in parts:
-            reader = StreamReader(part, samples, share, accumulation_steps, self._length)
+            reader = StreamReader(part, samples, share, accumulation_steps, self.samples)
             # One process each: an iterable that asks for the number of workers would split again.
             # Not ahead: a checkpoint asks a reader of this process for its position.
             loader = Loader(reader, min(workers, 1), pin_memory, persistent=True, ahead=False)

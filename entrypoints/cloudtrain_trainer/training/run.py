@@ -110,6 +110,10 @@ class TrainingRun:
         if passes > 1:
             line += f", in {passes} micro-batches of {self.micro_batch}"
 
+        samples = self.batches.samples
+        if samples is not None and samples % batch:
+            line += f"; each epoch leaves out {samples % batch} of {samples}, which fill no batch"
+
         return line
 
     def run_discarded_step(self) -> None:

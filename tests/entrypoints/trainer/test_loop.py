@@ -61,6 +61,13 @@ def request_stop_at(loop: Loop, number: int) -> None:
     loop.stop.step_done = counted  # type: ignore[method-assign]
 
 
+def test_samples_that_fill_no_batch_are_said(make_loop: Callable[..., Loop]) -> None:
+    samples = len(make_loop().task.train)
+    line = make_loop("--batch-size", "32").describe_batch()
+    assert f"; each epoch leaves out {samples % 32} of {samples}, which fill no batch" in line
+    assert "leaves out" not in make_loop("--batch-size", str(samples)).describe_batch()
+
+
 def test_a_finished_run_only_evaluates_again(make_loop: Callable[..., Loop]) -> None:
     first = make_loop("--epochs", "1")
     first.run()
