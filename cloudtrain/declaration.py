@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from cloudtrain.errors import UsageError
+from cloudtrain.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -115,6 +115,17 @@ def is_provider(name: str) -> bool:
     return name in _our_names() or name in third_party()
 
 
+def meant_provider(name: str) -> str:
+    """Return ` (did you mean 'aws'?)` for a misspelt provider, or the name of its service."""
+    names = {provider: provider for provider in provider_names()}
+    for declaration in declarations(third_parties=False):
+        if declaration.contract != "plain":
+            names.setdefault(declaration.contract, declaration.name)
+
+    matches = nearest(name, names)
+    return f" (did you mean {names[matches[0]]!r}?)" if matches else ""
+
+
 def declaration_of(name: str) -> Declaration:
     """Return a provider's declaration.
 
@@ -172,7 +183,8 @@ def load_third_party(name: str) -> Any:
     """
     if name not in third_party():
         raise UsageError(
-            f"unknown provider {name!r}", hint=f"one of: {', '.join(provider_names())}"
+            f"unknown provider {name!r}{meant_provider(name)}",
+            hint=f"one of: {', '.join(provider_names())}",
         )
     point = third_party()[name]
     try:

@@ -102,21 +102,27 @@ def warning(message: str, hint: str | None = None, *, path: Keys = (), origin: s
     return Issue(path, message, hint, severity="warning", origin=origin)
 
 
-def did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    """Return ` (did you mean 'nodes'?)`, or "" if no candidate is similar."""
-    matches = nearest(word, candidates)
+def did_you_mean(word: str, candidates: Iterable[str], similarity: float = 0.6) -> str:
+    """Return ` (did you mean 'nodes'?)`, or "" if no candidate is similar.
+
+    `similarity`: the least one, 1 for the same word.
+    """
+    matches = nearest(word, candidates, similarity=similarity)
     if not matches:
         return ""
 
     return f" (did you mean {matches[0]!r}?)"
 
 
-def nearest(word: str, candidates: Iterable[str], count: int = 1) -> list[str]:
+def nearest(
+    word: str, candidates: Iterable[str], count: int = 1, similarity: float = 0.6
+) -> list[str]:
     """Return the most similar candidates, best first. Case does not matter."""
     from difflib import get_close_matches  # needed only for a mistake
 
     by_lower = {candidate.lower(): candidate for candidate in candidates}
-    return [by_lower[match] for match in get_close_matches(word.lower(), by_lower, n=count)]
+    matches = get_close_matches(word.lower(), by_lower, n=count, cutoff=similarity)
+    return [by_lower[match] for match in matches]
 
 
 class Outcome(Enum):

@@ -76,6 +76,9 @@ VARIABLES = {
 }
 """Environment variables that --help names."""
 
+SIMILAR_COMMAND = 0.75
+"""Least similarity of a suggested command: `prune` must not lead to `rerun`, which starts a job."""
+
 BUG = "This is a bug in cloudtrain, not a mistake of yours. Please report it with the lines above."
 
 
@@ -126,7 +129,8 @@ class LazyGroup(click.Group):
         if args and args[0] not in COMMANDS and args[0] not in ALIASES:
             from cloudtrain.errors import did_you_mean
 
-            ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
+            meant = did_you_mean(args[0], COMMANDS, SIMILAR_COMMAND)
+            ctx.fail(f"there is no command {args[0]!r}{meant}")
 
         return super().resolve_command(ctx, args)
 

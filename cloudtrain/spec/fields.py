@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cloudtrain.catalog import gpu_names
-from cloudtrain.declaration import declaration_of, is_provider, provider_names
+from cloudtrain.declaration import declaration_of, is_provider, meant_provider, provider_names
 from cloudtrain.errors import Issue, Keys, did_you_mean
 from cloudtrain.spec.yaml_document import kind_of
 
@@ -358,7 +358,7 @@ def known_provider(name: str) -> str:
     if not is_provider(name):
         providers = provider_names()
         raise FieldError(
-            f"unknown provider{did_you_mean(name, providers)}", f"one of {', '.join(providers)}"
+            f"unknown provider{meant_provider(name)}", f"one of {', '.join(providers)}"
         )
 
     return name
