@@ -37,6 +37,9 @@ MIN_FREE_BYTES = 2 * 10**9
 MIN_DRIVERS: Mapping[int, str] = {11: "450.80.02", 12: "525.60.13", 13: "580"}
 """Major version of CUDA -> its oldest driver (NVIDIA, "CUDA Compatibility")."""
 
+NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
+"""Folder in which NVIDIA's driver for Linux has one for each GPU."""
+
 _CUDA_WHEELS = (
     "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130"
 )
@@ -58,6 +61,7 @@ def host_rules(plan: Plan) -> list[Issue]:
     cores = plan.host.config_as(LocalConfig).cores
     issues += crowding_rules(plan, cores)
     issues += gpu_rules(plan, plan.gpus, "per node")
+    issues += idle_gpus(plan)
     issues += location_checks(plan)
     return issues
 
@@ -89,6 +93,24 @@ def host_checks(plan: Plan) -> list[Issue]:
         issues = _torch(plan, python)
 
     return issues or gpu_checks(plan, python, plan.gpus, "per node")
+
+
+def idle_gpus(plan: Plan, driver: Path = NVIDIA_GPUS) -> list[Issue]:
+    """Warn about GPUs of this machine that a job without `resources.gpus` may leave idle."""
+    resources = plan.spec.resources
+    is_chosen = "CUDA_VISIBLE_DEVICES" in {**os.environ, **plan.spec.env}
+    if plan.is_rehearsal or is_chosen or resources.gpus is not None:
+        return []
+
+    count = len(list(driver.glob("*")))
+    processes = resources.nodes * plan.processes
+    if count <= processes or plan.spec.launcher == "none":
+        return []
+
+    unit = "process" if processes == 1 else "processes"
+    message = f"this machine has {count} GPUs, and the job starts {processes} {unit}"
+    hint = f"--gpus {count} starts one on each GPU; --set resources.gpus=0 uses none"
+    return [plan.located(warning(message, hint, path=("resources", "gpus")))]
 
 
 def gpu_rules(plan: Plan, required_gpus: int, of: str) -> list[Issue]:
