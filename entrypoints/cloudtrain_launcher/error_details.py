@@ -48,6 +48,11 @@ _THROWN = re.compile(
 _WHAT = re.compile(r"\s*what\(\):\s*(?P<what>.+)")
 _WATCHDOG = re.compile(r"(?P<reason>Watchdog caught collective operation timeout: .+)")
 _FATAL = re.compile(r"Fatal Python error: (?P<fatal>.+)")
+_NOT_STARTED = re.compile(
+    r"\S+: (line \d+: |\d+: )?.{1,200}: (command not found|not found|Permission denied|cannot execute.*"
+    r"|No such file or directory)$"
+)
+"""Message of bash, dash or busybox: `run.sh: line 3: accelerate: command not found`."""
 _STACK_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in ')
 _STACK_LINE = re.compile(r'  File "|  <|(Current t|T)hread |Extension modules:|$|  \.\.\.')
 
@@ -228,6 +233,8 @@ class CrashOutput:
     def __init__(self) -> None:
         self.reason = ""
         """Message of C++ or NCCL, at most 600 characters; empty without one."""
+        self.shell_reason = ""
+        """Last message of a shell about a program that it cannot start; empty without one."""
         self._exception = ""
         self._stack: list[str] = []
         self._in_stack = False
@@ -253,6 +260,8 @@ class CrashOutput:
         elif fatal:
             self._in_stack = True
             self._stack = [line]
+        elif _NOT_STARTED.match(line):
+            self.shell_reason = line
 
     @property
     def stack(self) -> str:

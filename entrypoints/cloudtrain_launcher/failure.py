@@ -11,6 +11,9 @@ from pathlib import Path
 from cloudtrain_wire.causes import is_consequence, one_line
 from cloudtrain_wire.events import Cause, Error
 
+NOT_STARTED = (126, 127)
+"""Exit codes of a shell that cannot start a program (POSIX, "Exit Status for Commands")."""
+
 
 def exit_error(
     rank: int,
@@ -40,6 +43,8 @@ def exit_error(
     else:
         name = "exit"
         message = f"exited with code {exitcode}"
+        if reason and exitcode in NOT_STARTED:
+            message += f": {reason}"
 
     lost_peer = exitcode == -signal.SIGTERM or is_consequence("DistBackendError", reason)
     return Error(rank=rank, time=time, exception=name, message=message, consequence=lost_peer)

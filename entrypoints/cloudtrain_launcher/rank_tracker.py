@@ -169,12 +169,16 @@ class RankTracker:
         output = self._crash_output.get(failed.local_rank, CrashOutput())
         finished = rank in self.finished
         short = self._memory_kills.any()
+        reason = output.reason
+        if failed.exitcode in failure.NOT_STARTED:
+            reason = output.shell_reason
+
         error = failure.exit_error(
             rank,
             failed.exitcode,
             failed.time,
             finished=finished,
-            reason=output.reason,
+            reason=reason,
             memory_was_short=short,
         )
 

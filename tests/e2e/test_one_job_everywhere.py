@@ -318,6 +318,18 @@ def test_a_command_that_does_not_exist_is_named(cli: CommandLine) -> None:
     assert cli.json("diagnose", "missing")["failure"]["rule"] == "command-not-found"
 
 
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_a_program_that_a_shell_does_not_find_is_named(cli: CommandLine, shell: str) -> None:
+    cli.write(
+        job_yaml=f"launcher: none\nentrypoint: [{shell}, -c, echo start; no-such-program -n 4]\n"
+    )
+    result = cli.run("submit", "--run-id", "missing", "--provider", "local")
+    assert result.code == 1
+    message = cli.json("status", "missing")["error"]["message"]
+    assert re.match("exited with code 127: .*no-such-program: (command )?not found", message)
+    assert cli.json("diagnose", "missing")["failure"]["rule"] == "command-not-found"
+
+
 def is_ready(node: int, event: dict[str, Any]) -> bool:
     return event["type"] == "ready" and bool(event["node"] == node)
 
