@@ -1,4 +1,4 @@
-"""A check of a machine or an account: the question, its answer, the verdict and the fix."""
+"""A check of one thing that a job needs: the question, its answer, the verdict and the fix."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from cloudtrain.errors import CloudError, CloudtrainError, Issue, Keys, UsageError, warning
 
-Verdict = Literal["ok", "wrong", "not allowed to look", "not applicable"]
+Verdict = Literal["found", "wrong", "not checked"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,10 +16,11 @@ class Check:
     """Answer to a question about a machine or an account. Checks change and cost nothing."""
 
     name: str
-    """Topic in one or two words: `execution role`."""
+    """Thing in a few words: `execution role`, `bucket policies`."""
     question: str
     """Question in plain words: `may SageMaker assume it`."""
     answer: str
+    """Answer to it; of a thing that was not checked, the reason."""
     verdict: Verdict
     fix: str = ""
     """Next step: a command, a setting or a link. Empty unless something is wrong."""
@@ -46,11 +47,11 @@ class Check:
         return document
 
     def issue(self) -> Issue | None:
-        """Return an error if the check is wrong, a warning if it was not allowed, else None."""
+        """Return an error if the check is wrong, a warning if nothing was checked, else None."""
         if self.is_wrong:
             return Issue(self.setting, f"{self.name}: {self.answer}", self.fix or None)
-        if self.verdict == "not allowed to look":
-            return warning(f"{self.name}: not allowed to look: {self.answer}", self.fix or None)
+        if self.verdict == "not checked":
+            return warning(f"{self.name}: not checked: {self.answer}", self.fix or None)
         return None
 
 
@@ -69,26 +70,22 @@ class Question:
         answer = ": ".join(part for part in (issue.origin, issue.message) if part)
         return cls(name, "is it valid", issue.path).wrong(answer, issue.hint or "")
 
-    def ok(self, answer: str) -> Check:
-        """Return a passed check."""
-        return self._answered(answer, "ok")
+    def found(self, answer: str) -> Check:
+        """Return the check of a thing that is as the job needs it."""
+        return self._answered(answer, "found")
 
     def wrong(self, answer: str, fix: str = "") -> Check:
         """Return a check that would fail a job."""
         return self._answered(answer, "wrong", fix)
 
-    def not_applicable(self, why: str) -> Check:
-        """Return a check that does not matter here or cannot run from here."""
-        return self._answered(why, "not applicable")
-
-    def not_allowed(self, answer: str, fix: str = "") -> Check:
-        """Return a check that these credentials may not run. Its result is unknown."""
-        return self._answered(answer, "not allowed to look", fix)
+    def not_checked(self, why: str, fix: str = "") -> Check:
+        """Return a check whose result is unknown: no call tells it, or these credentials may not."""
+        return self._answered(why, "not checked", fix)
 
     def failed(self, error: CloudtrainError) -> Check:
         """Return the check of a failed call: wrong, unless a permission is missing."""
         if isinstance(error, CloudError) and error.is_denied:
-            return self.not_allowed(error.what, error.hint or "")
+            return self.not_checked(error.what, error.hint or "")
         return self._answered(error.what, "wrong", error.hint or "", error.exit_code)
 
     def answered_by(self, ask: Callable[[], Check]) -> Check:

@@ -1,27 +1,28 @@
-"""Checks of a machine and an account before a job: the answers of `cloudtrain doctor`."""
+"""Walk over the things that a job needs: the answers of `doctor` and `check --online`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from cloudtrain.api import jobs
 from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.checkup import Check, Question
 from cloudtrain.declaration import declaration_of
-from cloudtrain.errors import CloudError, CloudtrainError
+from cloudtrain.errors import CloudError, CloudtrainError, SpecError
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker.checks import engine_check
 from cloudtrain.providers.docker.images import inspect_image, is_named
-from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
+from cloudtrain.providers.local.checks import data_folder_check
+from cloudtrain.settings import DEFAULT_PROVIDER
 from cloudtrain.spec.sources import FILE
 
 if TYPE_CHECKING:
     from cloudtrain.errors import Issue
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.target import Target
-    from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec
 
 MACHINE = DEFAULT_PROVIDER
@@ -35,73 +36,68 @@ def doctor(
     *,
     data_dir: str | None = None,
 ) -> Iterator[tuple[str, Check]]:
-    """Yield the checks for a job, each as its answer comes, with its place: `this machine`.
+    """Yield a check for each thing that a job needs, as its answer comes, with its place.
 
-    `provider`: None for this machine only. `job`: the job whose machines are checked; None: the
-    job.yaml of this folder, or else the smallest job. Only reading calls are made. Raise SpecError
-    for mistakes in the job, UsageError for an unknown provider.
+    `provider`: None for this machine only. `job`: the job that is checked; None: the job.yaml of
+    this folder, or else the smallest job. Only reading calls are made. Raise SpecError for mistakes
+    in the file of the job, UsageError for an unknown provider.
     """
-    source: str | Path | dict[str, str]
-    if job is not None:
-        source = job
-    elif Path(FILE).is_file():
-        source = FILE
-    else:
-        source = {"name": "doctor"}
+    declaration = declaration_of(provider or MACHINE)
+    try:
+        plan = _plan(declaration.name, job, overrides, data_dir)
+    except SpecError as error:
+        for issue in error.issues:
+            yield declaration.label, Question.of_setting(issue)
+        return
 
-    loaded = jobs.load(source, overrides)
-    settings = load_settings(loaded.folder, {"data_dir": data_dir})
-    provider = provider or MACHINE
-    declaration = declaration_of(provider)
-    machine = get_provider(MACHINE)
     here = declaration_of(MACHINE).label
-    target = machine.target(settings, loaded.spec)
+    if declaration.is_remote and plan.host.where:
+        place = f"{declaration.label}, {plan.host.where}"
+    else:
+        place = declaration.label
 
-    for check in machine.checkup(settings, target, loaded.spec):
-        yield here, check
+    for issue in plan.issues:
+        if issue.is_error and issue.path:
+            yield place, Question.of_setting(issue)
 
-    if declaration.is_remote or provider == MACHINE:  # other providers check it themselves
+    yield here, data_folder_check(plan)
+    is_built = plan.host.image is not None and plan.host.image.recipe is not None
+    if plan.provider == MACHINE or (declaration.is_remote and is_built):
         yield here, engine_check()
 
-    if provider != MACHINE:
-        target = get_provider(provider).target(settings, loaded.spec)
-        is_elsewhere = declaration.is_remote and target.where
-        if is_elsewhere:
-            place = f"{declaration.label}, {target.where}"
-        else:
-            place = declaration.label
+    for check in platform_checks(plan):
+        yield place, check
 
-        for check in platform_checks(provider, settings, target, loaded.spec):
-            yield place, check
+
+def _plan(
+    provider: str, job: str | Path | None, overrides: Sequence[str], data_dir: str | None
+) -> Plan:
+    """Return the plan of the job; of the smallest one, without the files of this folder."""
+    if job is None and Path(FILE).is_file():
+        job = FILE
+    if job is not None:
+        return jobs.plan(jobs.load(job, overrides), provider, data_dir=data_dir)
+
+    with TemporaryDirectory() as empty:
+        smallest = jobs.load({"name": "doctor", "source": empty}, overrides)
+        return jobs.plan(smallest, provider, data_dir=data_dir)
 
 
 def exit_code(checks: Sequence[Check]) -> int:
-    """Return 0 if all is well, 2 for something to fix, 4 for clouds that do not answer."""
+    """Return 0 if nothing is wrong, 2 for something to fix, 4 for clouds that do not answer."""
     return min((check.exit_code for check in checks if check.is_wrong), default=0)
 
 
-def platform_checks(
-    provider: str, settings: Settings, target: Target, spec: JobSpec
-) -> Iterator[Check]:
-    """Yield missing settings, or else the checks of the provider's platform."""
-    for issue in target.problems:
-        yield Question.of_setting(issue)
-
-    if not target.problems:
-        yield from get_provider(provider).checkup(settings, target, spec)
-        yield from _image(target, spec)
-
-
-def online_checks(plan: Plan) -> list[Check]:
-    """Return the checks of the platform for this plan. Only reading calls are made."""
-    settings = load_settings(Path(plan.context.folder), {"data_dir": plan.context.data_dir})
-    return list(platform_checks(plan.provider, settings, plan.host, plan.spec))
+def platform_checks(plan: Plan) -> Iterator[Check]:
+    """Yield the checks of a plan's platform and image. Only reading calls are made."""
+    yield from get_provider(plan.provider).checkup(plan)
+    yield from _image(plan.host, plan.spec)
 
 
 def online_issues(plan: Plan, checks: Sequence[Check]) -> list[Issue]:
     """Return the issues of failed checks, each at the line of its setting.
 
-    A check without permission is a warning. Raise CloudError if the only problem is that the
+    A thing that was not checked is a warning. Raise CloudError if the only problem is that the
     cloud does not answer or denies these credentials.
     """
     lost = [check for check in checks if check.is_wrong]
@@ -126,7 +122,7 @@ def _image(target: Target, spec: JobSpec) -> Iterator[Check]:
         if isinstance(error, CloudError) and error.is_denied:
             yield question.failed(error)
         else:  # the cloud may reach a registry that this machine cannot reach
-            yield question.not_applicable(f"it cannot be looked up from here: {error.what}")
+            yield question.not_checked(f"it cannot be looked up from here: {error.what}")
 
         return
 
@@ -138,4 +134,4 @@ def _image(target: Target, spec: JobSpec) -> Iterator[Check]:
         fix = f"docker build --platform linux/{architecture} …, and push it"
         yield question.wrong(f"it is for {', '.join(sorted(image.architectures))}", fix)
     else:
-        yield question.ok("it is")
+        yield question.found("it is")

@@ -1,4 +1,4 @@
-"""The command `check`: every mistake in a job, and whether it can run here."""
+"""The command `check`: every mistake in a job, and with `--online` in what it needs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Examples:
 @click.option(
     "--online",
     is_flag=True,
-    help="Also check the account or the engine; only reads.",
+    help="Also check each thing that it needs of the account or the machine; only reads.",
 )
 @json_option
 @data_dir
@@ -49,7 +49,7 @@ def check_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Report every mistake in JOB (default: job.yaml), and whether it can run here.
+    """Report every mistake in JOB (default: job.yaml).
 
     For a cloud, warnings cover security: network, encryption and identity.
     """
@@ -63,7 +63,7 @@ def check_command(
 
     checks: Sequence[Check] = ()
     if online and not any(issue.is_error for issue in issues):
-        checks = doctor.online_checks(plan)
+        checks = list(doctor.platform_checks(plan))
         issues += doctor.online_issues(plan, checks)
 
     notes = start_notes(plan, issues)
@@ -84,11 +84,13 @@ def check_command(
     for note in notes:
         print_message(f"note: {indented(note, 6)}")
 
-    asked_too = ""
+    asked = ""
     if online:
-        asked_too = f"; {summary_of(checks)}"
+        asked = f"; {summary_of(checks)}"
+    elif plan.host.declaration.is_remote:
+        asked = "; not checked: the account (--online does)"
 
-    print_prose(f"{job}: no mistakes; {plan.spec.name} can run {place(plan)}{asked_too}")
+    print_prose(f"{job}: no mistakes found; {plan.spec.name} is planned {place(plan)}{asked}")
 
 
 def _check_result(plan: Plan, notes: list[str], checks: Sequence[Check] | None) -> dict[str, Any]:

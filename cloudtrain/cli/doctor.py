@@ -1,4 +1,4 @@
-"""The command `doctor`: is a machine or an account ready for a job?"""
+"""The command `doctor`: is each thing there that a job needs of a machine or an account?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.output import count, print_json, print_output, print_prose
 from cloudtrain.cli.terminal import indented, mark
 
-WORDS = {"ok": "ok", "wrong": "wrong", "not allowed to look": "-", "not applicable": "-"}
+WORDS = {"found": "found", "wrong": "wrong", "not checked": "-"}
 """Prefix of a check without a terminal."""
 
 
@@ -39,7 +39,7 @@ Examples:
     "--job",
     type=click.Path(path_type=Path),
     metavar="JOB",
-    help="Check for the machines of this job.",
+    help="Check for this job.",
 )
 @profile_option
 @set_option
@@ -53,11 +53,11 @@ def doctor_command(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Check that this machine and the account of PROVIDER are ready for a job.
+    """Check each thing that a job needs of this machine and of the account of PROVIDER.
 
     PROVIDER is docker, aws or azure. Each question is shown with its answer and, if it is wrong,
-    the fix. Checks only read: they start, change and cost nothing. Checks that you lack permission
-    for are skipped. Without a job.yaml the smallest job is assumed.
+    the fix. Checks only read: they start, change and cost nothing. What no call tells, or you lack
+    permission to ask, is not checked, and named. Without a job.yaml the smallest job is assumed.
     """
     all_checks: list[Check] = []
     shown: list[dict[str, Any]] = []
@@ -93,8 +93,8 @@ def _row(check: Check) -> str:
         sign = f"{WORDS[check.verdict]:<5}"
         indent = 8
 
-    if check.verdict == "not allowed to look":
-        answer = f"not allowed to look: {check.answer}"
+    if check.verdict == "not checked":
+        answer = f"not checked: {check.answer}"
     else:
         answer = check.answer
 
@@ -106,15 +106,17 @@ def _row(check: Check) -> str:
 
 
 def summary_of(checks: Sequence[Check]) -> str:
+    """Return `3 things checked, all found; not checked: bucket policies`."""
     wrong = [check.name for check in checks if check.is_wrong]
-    unseen = sum(check.verdict == "not allowed to look" for check in checks)
-    answered = sum(check.verdict != "not applicable" for check in checks) - unseen
-    end = ""
-    if unseen:
-        end = f"; {unseen} skipped for lack of a permission"
+    unchecked = dict.fromkeys(check.name for check in checks if check.verdict == "not checked")
+    checked = sum(check.verdict != "not checked" for check in checks)
 
-    verdict = "nothing wrong"
+    result = "all found"
     if wrong:
-        verdict = f"{len(wrong)} wrong: {', '.join(wrong)}"
+        result = f"{len(wrong)} wrong: {', '.join(wrong)}"
 
-    return f"{count(answered, 'check')}, {verdict}{end}"
+    end = ""
+    if unchecked:
+        end = f"; not checked: {', '.join(unchecked)}"
+
+    return f"{count(checked, 'thing')} checked, {result}{end}"

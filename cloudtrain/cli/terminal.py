@@ -38,7 +38,7 @@ STATE_COLOURS = {
     "stopping": "yellow",
 }
 LABEL_COLOURS = {"error:": "red", "warning:": "yellow", "note:": "cyan", "hint:": "cyan"}
-MARKS = {"ok": ("✓", "green"), "wrong": ("✗", "red")}
+MARKS = {"found": ("✓", "green"), "wrong": ("✗", "red")}
 """Sign and colour of a verdict; others get a dash."""
 _OURS = re.compile(
     f"(\x1b\\[3[0-7]m(?:{'|'.join((*STATE_COLOURS, *LABEL_COLOURS))}|\\^+|[✓✗])\x1b\\[0m)"

@@ -87,11 +87,11 @@ class Provider(ABC):
         """
         return []
 
-    def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
-        """Ask the platform for everything that a job of this spec needs, and yield the answers.
+    def checkup(self, plan: Plan) -> Iterable[Check]:  # noqa: ARG002
+        """Ask the platform for each thing in the plan's request, and yield the answers.
 
-        `cloudtrain doctor` and `check --online` show them. Only read: checks that these credentials
-        lack permission for are skipped. `target` may have problems; they are reported elsewhere.
+        `cloudtrain doctor` and `check --online` show them. Only read. What no call tells, or these
+        credentials may not ask, is a check that was not made, with the reason.
         """
         return ()
 

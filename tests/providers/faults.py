@@ -14,7 +14,6 @@ from cloudtrain.api.run import Run
 from cloudtrain.checkup import Check
 from cloudtrain.errors import CloudError, CloudtrainError, Outcome
 from cloudtrain.providers import get_provider
-from cloudtrain.settings import load_settings
 from tests.fakes.messages import Call, FaultKind, ServiceError
 from tests.fakes.server import Server
 
@@ -134,11 +133,8 @@ def _complaints_about(
 
 
 def checks_for(provider: str, spec: dict[str, Any]) -> list[Check]:
-    """Return doctor's checks for a job, in the account of this process's credentials."""
-    job = cloudtrain.load(spec)
-    settings = load_settings(Path.cwd())
-    target = get_provider(provider).target(settings, job.spec)
-    return list(platform_checks(provider, settings, target, job.spec))
+    """Return the checks of a job's plan, in the account of this process's credentials."""
+    return list(platform_checks(cloudtrain.plan(cloudtrain.load(spec), provider)))
 
 
 def failure(do: Do) -> str:

@@ -13,7 +13,6 @@ import cloudtrain
 from cloudtrain.api.doctor import exit_code
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError, warning
-from cloudtrain.planning.target import Target
 from cloudtrain.providers.docker import checks as containers
 from cloudtrain.providers.docker.engine import EngineInfo
 from cloudtrain.providers.local import checks as checkup
@@ -57,8 +56,15 @@ def test_nothing_is_wrong_with_a_good_machine() -> None:
     assert names_of_wrong(of_machine()) == []
 
 
-def test_a_machine_without_gpus_and_torch_is_a_good_one() -> None:
-    assert names_of_wrong(of_machine(changed(torch="", cuda="", torch_gpus=0), GpuFacts())) == []
+def test_a_machine_without_gpus_is_a_good_one_for_a_job_without() -> None:
+    assert names_of_wrong(of_machine(changed(cuda="", torch_gpus=0), GpuFacts())) == []
+    assert checkup.gpu_check(GpuFacts(), needed=True).is_wrong
+
+
+def test_missing_torch_is_wrong_unless_the_command_starts_its_ranks_itself() -> None:
+    bare = changed(torch="", cuda="", torch_gpus=0)
+    assert_only_wrong(of_machine(bare), "torch", "not installed for /usr/bin/python3")
+    assert checkup.torch_check(bare, GPUS, needed=False).verdict == "found"
 
 
 @pytest.mark.parametrize(
@@ -92,8 +98,8 @@ def test_a_broken_machine_is_told_of_the_one_thing_that_is_wrong(
     assert_only_wrong(of_machine(facts, gpus, free), name, message)
 
 
-NO_SPEC: Any = None
-"""These checks do not depend on it."""
+NO_PLAN: Any = None
+"""Without an engine the checks do not depend on it."""
 
 
 def test_a_python_that_cannot_be_run_is_told_and_not_raised(tmp_path: Path) -> None:
@@ -125,19 +131,18 @@ def test_missing_engine_matters_only_for_containers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(containers, "docker_engine", no_engine)
-    assert containers.engine_check().verdict == "not applicable"
-    target = Target(provider="docker", where="here", grace_seconds=30)
-    (check,) = containers.engine_checks(NO_SPEC, target, NO_SPEC)
+    assert containers.engine_check().verdict == "not checked"
+    (check,) = containers.engine_checks(NO_PLAN)
     assert (check.name, check.verdict, check.exit_code) == ("engine", "wrong", 4)
     monkeypatch.setenv("DOCKER_HOST", "tcp://10.0.0.1:2375")
-    (check,) = containers.engine_checks(NO_SPEC, target, NO_SPEC)
+    (check,) = containers.engine_checks(NO_PLAN)
     assert (check.verdict, check.fix) == ("wrong", "unset DOCKER_HOST")
 
 
 def test_an_engine_without_the_toolkit_gives_no_gpus() -> None:
     bare = EngineInfo("28.2.2", "amd64", is_rootless=False, gives_gpus=False)
-    assert containers.gpu_check(ENGINE, 8).verdict == "ok"
-    assert containers.gpu_check(bare, 0).verdict == "not applicable"
+    assert containers.gpu_check(ENGINE, 8).verdict == "found"
+    assert containers.gpu_check(bare, 0).verdict == "found"
     assert "nvidia-ctk" in containers.gpu_check(bare, 8).fix
 
 
@@ -145,11 +150,11 @@ def test_the_exit_code_tells_what_to_set_right_from_a_cloud_that_does_not_answer
     question = Question("bucket", "is it there")
     lost = question.failed(CloudError("no answer came", hint="wait"))
     denied = question.failed(CloudError("AccessDenied", code="AccessDenied"))
-    assert exit_code([question.ok("yes"), denied, question.not_applicable("none")]) == 0
-    assert exit_code([question.ok("yes"), lost]) == 4
+    assert exit_code([question.found("yes"), denied, question.not_checked("none")]) == 0
+    assert exit_code([question.found("yes"), lost]) == 4
     assert exit_code([lost, question.wrong("no", "make one")]) == 2
-    assert denied.issue() == warning("bucket: not allowed to look: AccessDenied")
-    assert question.ok("yes").issue() is None
+    assert denied.issue() == warning("bucket: not checked: AccessDenied")
+    assert question.found("yes").issue() is None
 
 
 @pytest.mark.parametrize(

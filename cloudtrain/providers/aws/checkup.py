@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.planning.reference import ECR, parse_address
-from cloudtrain.planning.target import Target
 from cloudtrain.providers.aws.account import format_issues
 from cloudtrain.providers.aws.config import AwsConfig, connect
 from cloudtrain.providers.aws.network import network_checks
@@ -27,8 +26,7 @@ from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.units import exact_duration
 
 if TYPE_CHECKING:
-    from cloudtrain.settings import Settings
-    from cloudtrain.spec.model import JobSpec
+    from cloudtrain.planning.plan import Plan
 
 ON_DEMAND = "training job usage"
 SPOT = "spot training job usage"
@@ -44,11 +42,12 @@ _LISTINGS = ("list_service_quotas", "list_aws_default_service_quotas")
 _MISSING = ("404", "NoSuchBucket", "NotFound")
 
 
-def account_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterator[Check]:  # noqa: ARG001
+def account_checks(plan: Plan) -> Iterator[Check]:
     """Yield each check of a job's account as its answer comes.
 
     Without credentials no further question is possible.
     """
+    target = plan.target
     config = target.config_as(AwsConfig)
     try:
         cloud = connect(config.region, config.profile)
@@ -64,7 +63,7 @@ def account_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterato
         cloud=cloud,
         config=config,
         target=target,
-        spec=spec,
+        spec=plan.spec,
     )
     for result in caller_checks(cloud):
         if isinstance(result, Caller):
@@ -120,7 +119,7 @@ def _bucket(account: Account) -> Check:
                     "allow s3:ListBucket on it; if it is not yours, name another in aws.bucket"
                     f" ({error.what})"
                 )
-                return question.not_allowed("S3 does not say whether it is there", fix)
+                return question.not_checked("S3 does not say whether it is there", fix)
             raise
         headers = answer["ResponseMetadata"]["HTTPHeaders"]
         bucket_region = answer.get("BucketRegion") or headers.get("x-amz-bucket-region", region)
@@ -130,7 +129,7 @@ def _bucket(account: Account) -> Check:
                 f"it is in {bucket_region}, and a job reads and writes in its own region",
                 fix,
             )
-        return question.ok("it is")
+        return question.found("it is")
 
     return question.answered_by(ask)
 
@@ -160,7 +159,7 @@ def _key(account: Account, key: str, usable: dict[str, Any]) -> Check:
                 "a symmetric key for ENCRYPT_DECRYPT",
             )
         usable.update(metadata)
-        return question.ok("it can")
+        return question.found("it can")
 
     return question.answered_by(ask)
 
@@ -188,7 +187,7 @@ def _input(account: Account, question: Question, bucket: str, prefix: str) -> Ch
 
     if not listed.get("KeyCount"):
         return question.wrong("there is nothing", fix)
-    return question.ok("there is")
+    return question.found("there is")
 
 
 def _repository(account: Account, address: str) -> Check:
@@ -201,7 +200,7 @@ def _repository(account: Account, address: str) -> Check:
         ("aws", "repository"),
     )
     if place is None:
-        return question.not_applicable(f"{address} is not in ECR")
+        return question.not_checked(f"{address} is not in ECR")
 
     def ask() -> Check:
         try:
@@ -219,7 +218,7 @@ def _repository(account: Account, address: str) -> Check:
                 f" {account.config.region}"
             )
             return question.wrong("there is no such repository", fix)
-        return question.ok("it is")
+        return question.found("it is")
 
     return question.answered_by(ask)
 
@@ -250,12 +249,12 @@ def _quota_check(account: Account, name: str, usage: str, path: tuple[str, ...])
         for kind in types:
             quota = quotas.get(f"{kind} for {usage}")
             if quota is not None and quota["Value"] >= account.spec.machines:
-                return question.ok(
+                return question.found(
                     f"the quota '{quota['QuotaName']}' ({quota['QuotaCode']}) is"
                     f" {quota['Value']:.0f}"
                 )
         if not quotas:
-            return question.not_applicable(
+            return question.not_checked(
                 f"AWS lists no quota '{types[0]} for {usage}' in {account.config.region}"
             )
         return _too_small(account, question, next(iter(quotas.values())))
@@ -273,12 +272,12 @@ def _longest_run(account: Account) -> Check:
     def ask() -> Check:
         quota = _quotas(account, {LONGEST}).get(LONGEST)
         if quota is None:
-            return question.not_applicable(f"AWS lists no quota '{LONGEST}'")
+            return question.not_checked(f"AWS lists no quota '{LONGEST}'")
         answer = f"the quota '{LONGEST}' is {exact_duration(int(quota['Value']))}"
         if quota["Value"] < seconds:
             fix = f"{_increase(account, quota, seconds)}; or a shorter limits.max_runtime"
             return question.wrong(answer, fix)
-        return question.ok(answer)
+        return question.found(answer)
 
     return question.answered_by(ask)
 

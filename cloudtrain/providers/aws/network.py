@@ -27,7 +27,7 @@ _GATES = ("NatGatewayId", "TransitGatewayId", "NetworkInterfaceId", "InstanceId"
 def network_checks(account: Account) -> Iterator[Check]:
     """Yield the checks, or one note for a job without subnets, in SageMaker's own network."""
     if not account.config.subnets:
-        yield Question("network", "is the job's own network right").not_applicable(
+        yield Question("network", "is the job's own network right").not_checked(
             "no aws.subnets: SageMaker's own"
         )
         return
@@ -75,7 +75,7 @@ def _subnets(account: Account, question: Question, subnets: list[Resource]) -> C
             f"{free} addresses are free, {account.demand} nodes",
             "larger or further subnets",
         )
-    return question.ok(f"{free} addresses are free in {networks[0]}")
+    return question.found(f"{free} addresses are free in {networks[0]}")
 
 
 def _groups(account: Account, question: Question, network: str) -> Check:
@@ -99,10 +99,10 @@ def _groups(account: Account, question: Question, network: str) -> Check:
             "a security group of that VPC",
         )
     if account.nodes == 1:
-        return question.ok("the job has one node")
+        return question.found("the job has one node")
     has_efa = any(map(_has_efa, account.target.instances))
     if any(_reaches_itself(group, everything=has_efa) for group in groups):
-        return question.ok("they do")
+        return question.found("they do")
     group = groups[0]["GroupId"]
     fix = (
         "aws ec2 authorize-security-group-ingress --group-id"
@@ -169,9 +169,9 @@ def _way(account: Account, question: Question, subnets: Sequence[Resource]) -> C
                 return question.wrong(f"the policy of {name} does not allow {refused}", fix)
 
     if endpoints:
-        return question.ok("there is an endpoint")
+        return question.found("there is an endpoint")
 
-    return question.ok("there is a gateway")
+    return question.found("there is a gateway")
 
 
 def _leads_out(route: Resource) -> bool:

@@ -66,11 +66,11 @@ class SageMakerProvider(Provider):
 
         return security_findings(plan)
 
-    def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:
+    def checkup(self, plan: Plan) -> Iterable[Check]:
         """Ask the account for everything that a job of this spec needs."""
         from cloudtrain.providers.aws.checkup import account_checks
 
-        return account_checks(settings, target, spec)
+        return account_checks(plan)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """Return the body of CreateTrainingJob, and the job document."""

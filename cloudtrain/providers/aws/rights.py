@@ -106,7 +106,7 @@ def caller_checks(cloud: AwsClient) -> Iterator[Check | Caller]:
         return
 
     caller = Caller(arn=answer["Arn"], account=answer["Account"])
-    yield _CREDENTIALS.ok(caller.arn)
+    yield _CREDENTIALS.found(caller.arn)
     yield clock_check(_date(answer), time.time())
     yield caller
 
@@ -119,7 +119,7 @@ def account_check(account: Account, caller: Caller) -> Check:
         _ROLE_PATH,
     )
     if caller.account == account.number:
-        return question.ok("they are")
+        return question.found("they are")
 
     fix = "credentials of that account (AWS_PROFILE, --profile), or a role of this one in aws.role"
     return question.wrong(f"they are of {caller.account}", fix)
@@ -160,7 +160,7 @@ def role_check(account: Account) -> Check:
             )
             return question.wrong(why, fix)
 
-        return question.ok("it is, and trusts SageMaker")
+        return question.found("it is, and trusts SageMaker")
 
     return question.answered_by(ask)
 
@@ -209,11 +209,11 @@ def rights_checks(account: Account, caller: Caller) -> Iterator[Check]:
 def _check(account: Account, question: Question, principal: str, needs: Sequence[Need]) -> Check:
     def ask() -> Check:
         if principal.endswith(":root"):
-            return question.ok("these are the account's own, which may do everything")
+            return question.found("these are the account's own, which may do everything")
 
         identity = _identity(account, principal)
         if not identity:
-            return question.not_applicable(f"IAM simulates no policies of {principal}")
+            return question.not_checked(f"IAM simulates no policies of {principal}")
         for need in needs:
             denied = _denied(account, identity, need)
             if denied:
@@ -223,7 +223,7 @@ def _check(account: Account, question: Question, principal: str, needs: Sequence
                 )
                 return question.wrong(f"{', '.join(denied)} on {need.resource} is not allowed", fix)
 
-        return question.ok("yes, by IAM's simulator")
+        return question.found("yes, by IAM's simulator")
 
     return question.answered_by(ask)
 
@@ -324,7 +324,7 @@ def key_policy_check(account: Account, key: str) -> Check:
                 return question.wrong(f"the key's policy does not allow it {action}", fix)
 
         if all("Allow" in effects(policy, action, key, (role,)) for action in _KEY_ACTIONS):
-            return question.ok("the key's policy allows it")
+            return question.found("the key's policy allows it")
         return _check(account, question, role, [Need(key, _KEY_ACTIONS)])
 
     return question.answered_by(ask)

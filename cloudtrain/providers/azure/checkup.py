@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError, RefusedError, UsageError
-from cloudtrain.planning.target import Target
 from cloudtrain.providers.azure.account import format_issues
 from cloudtrain.providers.azure.config import AzureConfig, connect
 from cloudtrain.providers.azure.results import datastore_path
@@ -19,9 +18,8 @@ from cloudtrain.providers.azure.submit import refuse_cluster, refuse_serverless
 from cloudtrain.providers.shared.account import clock_check
 
 if TYPE_CHECKING:
+    from cloudtrain.planning.plan import Plan
     from cloudtrain.providers.azure.sdk import ResourceManager
-    from cloudtrain.settings import Settings
-    from cloudtrain.spec.model import JobSpec
 
 _ASSET = re.compile(r"azureml:([^:@/]+)(?::([^:@/]+)|@latest)")
 
@@ -29,11 +27,12 @@ _NAME_CLAIMS = ("upn", "unique_name", "preferred_username", "appid")
 """Claims of a token that may name its owner, the best one first."""
 
 
-def account_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterator[Check]:  # noqa: ARG001
+def account_checks(plan: Plan) -> Iterator[Check]:
     """Yield each check of a job's workspace as its answer comes.
 
     Without a login or a workspace, skip the checks that need it.
     """
+    target = plan.target
     config = target.config_as(AzureConfig)
     try:
         cloud = connect(config.subscription, config.resource_group, config.workspace)
@@ -65,7 +64,7 @@ def account_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterato
         arm=arm,
         config=config,
         target=target,
-        spec=spec,
+        spec=plan.spec,
         user=str(claims.get("oid") or ""),
         workspace=document,
     )
@@ -83,9 +82,9 @@ def _credentials_check(arm: ResourceManager, claims: dict[str, Any]) -> Check:
         claims.update(arm.claims())
         for claim in _NAME_CLAIMS:
             if claims.get(claim):
-                return question.ok(str(claims[claim]))
+                return question.found(str(claims[claim]))
 
-        return question.ok("a token that says no name")
+        return question.found("a token that says no name")
 
     return question.answered_by(ask)
 
@@ -125,7 +124,7 @@ def _workspace_checks(
             "az ml workspace show tells more; wait, or make it again",
         )
     else:
-        yield question.ok(f"it is, in {location}")
+        yield question.found(f"it is, in {location}")
 
 
 def _input_checks(account: Account) -> Iterator[Check]:
@@ -161,10 +160,10 @@ def _stored_input(account: Account, question: Question, uri: str) -> Check:
             )
         if error.code != "NoContainer":
             raise
-        return question.not_applicable(f"{datastore} is not a blob container")
+        return question.not_checked(f"{datastore} is not a blob container")
 
     if next(container.blobs(path), None) is not None:
-        return question.ok("there is")
+        return question.found("there is")
 
     return question.wrong(
         f"there is nothing at {uri}",
@@ -178,9 +177,9 @@ def _asset(account: Account, question: Question, kind: str, asset: re.Match[str]
     try:
         if asset[2]:
             account.arm.get(f"{versions}/{asset[2]}", ML_VERSION)
-            return question.ok("there is")
+            return question.found("there is")
         if next(account.arm.listed(versions, ML_VERSION), None) is not None:
-            return question.ok("there is")
+            return question.found("there is")
     except CloudError as error:
         if error.code not in ("NotFound", "NoWorkspace"):
             raise
@@ -232,8 +231,8 @@ def _serverless(account: Account, question: Question) -> Check:
             refusals.append(error)
             continue
         if not quotas:
-            return question.not_applicable(f"no quota of the region names the family of {size}")
-        return question.ok(f"{size} may, by {', '.join(quotas)}")
+            return question.not_checked(f"no quota of the region names the family of {size}")
+        return question.found(f"{size} may, by {', '.join(quotas)}")
 
     reasons = "; ".join(error.what for error in refusals)
     return question.wrong(reasons, refusals[0].hint or "")
@@ -248,4 +247,4 @@ def _state(account: Account, question: Question) -> Check:
             f"its state is {state}", f"az ml compute show --name {account.config.compute} tells why"
         )
 
-    return question.ok("it has")
+    return question.found("it has")

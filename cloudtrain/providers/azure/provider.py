@@ -64,11 +64,11 @@ class AzureMLProvider(Provider):
 
         return security_findings(plan)
 
-    def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:
+    def checkup(self, plan: Plan) -> Iterable[Check]:
         """Ask the workspace for everything that a job of this spec needs."""
         from cloudtrain.providers.azure.checkup import account_checks
 
-        return account_checks(settings, target, spec)
+        return account_checks(plan)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """Return the document of a command job, and the job document in it."""

@@ -118,7 +118,7 @@ def _submitting(account: Account) -> Check:
             fix += f"--role 'AzureML Data Scientist' --scope {account.scope}"
             return question.wrong(f"not allowed: {', '.join(missing)}", fix)
 
-        return question.ok("you may")
+        return question.found("you may")
 
     return question.answered_by(ask)
 
@@ -148,13 +148,13 @@ def _storage(account: Account) -> Iterator[Check]:
                 "azure.datastore names one of type azure_blob",
             )
 
-        return question.ok(
+        return question.found(
             f"it is: {properties.get('containerName')} of {properties.get('accountName')}"
         )
 
     check = question.answered_by(ask)
     yield check
-    if check.verdict != "ok":
+    if check.verdict != "found":
         return
 
     roles = Question(
@@ -174,7 +174,7 @@ def _storage(account: Account) -> Iterator[Check]:
 def _storage_secret(account: Account, question: Question) -> Check:
     """Check that the storage account takes the secret that the workspace has for the datastore."""
     if account.cloud.container(account.config.datastore).takes_secret():
-        return question.not_applicable(
+        return question.not_checked(
             "the workspace has a key for it, which opens it to all its jobs"
         )
 
@@ -197,7 +197,7 @@ def _storage_roles(account: Account, question: Question, name: str) -> Check:
         str(account.properties.get("storageAccount")),
     )
     if not scope:
-        return question.not_applicable(f"the storage account {name} is in another subscription")
+        return question.not_checked(f"the storage account {name} is in another subscription")
 
     job, principal = _job_identity(account, account.spec.section(AzureSection).identity)
     who = {"you": account.user, job: principal}
@@ -213,7 +213,7 @@ def _registry(account: Account, host: str) -> Check:
 
         scope = _id_of(account, "Microsoft.ContainerRegistry/registries", name, registry_id)
         if not scope:
-            return question.not_applicable(
+            return question.not_checked(
                 f"{host} is not in this subscription, as far as you may see"
             )
 
@@ -254,7 +254,7 @@ def _vault(account: Account, name: str) -> Check:
             )
             return question.wrong(f"there is no key vault {name} in this subscription", fix)
         if not vault.document["properties"].get("enableRbacAuthorization"):
-            return question.not_applicable("it goes by access policies, which are not checked")
+            return question.not_checked("it goes by access policies, which are not checked")
 
         identity = account.spec.section(AzureSection).identity or "managed"
         job, principal = _job_identity(account, identity)
@@ -286,7 +286,7 @@ def _roles_check(
             verb = "have" if words == "you" else "has"
             return question.wrong(f"{words} {verb} no role with {action}", fix)
 
-    return question.ok(f"yes: {' and '.join(who)}")
+    return question.found(f"yes: {' and '.join(who)}")
 
 
 def _roles(account: Account, scope: str, principal: str) -> Iterator[Mapping[str, Any]]:

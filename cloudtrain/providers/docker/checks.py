@@ -22,7 +22,6 @@ from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:
     from cloudtrain.providers.docker.engine import Engine, EngineInfo
-    from cloudtrain.spec.model import JobSpec
 
 ANSWER_SECONDS = 15.0
 
@@ -102,14 +101,12 @@ def engine_check() -> Check:
     """Check that an engine answers. It is optional for a job without containers here."""
     try:
         with docker_engine(ANSWER_SECONDS) as engine:
-            return ENGINE.ok(_described(engine.info()))
+            return ENGINE.found(_described(engine.info()))
     except CloudtrainError as error:
-        return ENGINE.not_applicable(
-            f"{error.what}; runs in containers and builds of images need one"
-        )
+        return ENGINE.not_checked(f"{error.what}; runs in containers and builds of images need one")
 
 
-def engine_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterator[Check]:  # noqa: ARG001
+def engine_checks(plan: Plan) -> Iterator[Check]:
     """Yield all checks for jobs in containers, each as its answer comes."""
     for issue in address_issues():
         yield ENGINE.wrong(issue.message, issue.hint or "")
@@ -117,14 +114,14 @@ def engine_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterator
     try:
         with docker_engine(ANSWER_SECONDS) as engine:
             info = engine.info()
-            yield ENGINE.ok(_described(info))
+            yield ENGINE.found(_described(info))
             yield gpu_check(info, len(ask_driver().names))
-            image = Question("image", f"is {target.image_address} here", ("image",))
-            problem = image_issue(engine, target, info.architecture)
+            image = Question("image", f"is {plan.host.image_address} here", ("image",))
+            problem = image_issue(engine, plan.host, info.architecture)
             if problem:
                 yield image.wrong(problem.message, problem.hint or "")
             else:
-                yield image.ok("it is")
+                yield image.found("it is")
     except UsageError as error:  # its SDK is not installed
         yield ENGINE.wrong(error.what, error.hint or "")
     except CloudtrainError as error:
@@ -135,9 +132,9 @@ def gpu_check(info: EngineInfo, gpus: int) -> Check:
     """Check that the engine can give GPUs to containers. `gpus`: number of the driver's GPUs."""
     question = Question("GPUs", "can containers have the GPUs of this machine")
     if not gpus:
-        return question.not_applicable("there are none here")
+        return question.found("there are none here")
     if info.gives_gpus:
-        return question.ok(f"{gpus}, by the NVIDIA Container Toolkit")
+        return question.found(f"{gpus}, by the NVIDIA Container Toolkit")
 
     fix = (
         "install the NVIDIA Container Toolkit, then: nvidia-ctk runtime configure --runtime=docker"

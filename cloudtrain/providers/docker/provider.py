@@ -81,11 +81,11 @@ class DockerProvider(LocalBackend):
 
         return container_checks(plan)
 
-    def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:
+    def checkup(self, plan: Plan) -> Iterable[Check]:
         """Ask the container engine for everything that a job of this spec needs."""
         from cloudtrain.providers.docker.checks import engine_checks
 
-        return engine_checks(settings, target, spec)
+        return engine_checks(plan)
 
     def emulator(
         self,

@@ -9,20 +9,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import Issue, warning
 from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.target import Target
 from cloudtrain.providers.local import machine
 from cloudtrain.providers.local.machine import GpuFacts, LocalConfig, PythonFacts
 from cloudtrain.source.inputs import is_empty
 from cloudtrain.units import format_size
-
-if TYPE_CHECKING:
-    from cloudtrain.settings import Settings
-    from cloudtrain.spec.model import JobSpec
 
 FEW_PROCESSES = 16
 MAX_PROCESSES_PER_CORE = 4
@@ -39,7 +33,9 @@ MIN_DRIVERS: Mapping[int, str] = {11: "450.80.02", 12: "525.60.13", 13: "580"}
 
 NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 """Folder in which NVIDIA's driver for Linux has one for each GPU."""
-
+_INSTALL_TORCH = (
+    'pip install "cloudtrain[train]", or set CLOUDTRAIN_PYTHON to a Python that has torch'
+)
 _CUDA_WHEELS = (
     "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130"
 )
@@ -226,7 +222,6 @@ def _torch(plan: Plan, python: str) -> list[Issue]:
     if plan.spec.launcher == "none":
         return []
 
-    hint = 'pip install "cloudtrain[train]", or set CLOUDTRAIN_PYTHON to a Python that has torch'
     if python == sys.executable:
         has_torch = importlib.util.find_spec("torch") is not None
     else:
@@ -240,12 +235,12 @@ def _torch(plan: Plan, python: str) -> list[Issue]:
             )
             has_torch = answer.returncode == 0
         except (OSError, subprocess.TimeoutExpired) as error:
-            return [Issue((), f"{python} cannot be run: {error}", hint)]
+            return [Issue((), f"{python} cannot be run: {error}", _INSTALL_TORCH)]
 
     if has_torch:
         return []
 
-    return [Issue((), f"torch is not installed for {python}", hint)]
+    return [Issue((), f"torch is not installed for {python}", _INSTALL_TORCH)]
 
 
 def _has_driver() -> bool:
@@ -256,21 +251,18 @@ def _has_driver() -> bool:
     return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
 
 
-def machine_checks(settings: Settings, target: Target, spec: JobSpec) -> Iterator[Check]:  # noqa: ARG001
-    """Yield each check as its answer comes."""
-    facts = machine.ask_python(target.config_as(LocalConfig).python)
-    data_dir = Path(settings["data_dir"]).absolute()
+def machine_checks(plan: Plan) -> Iterator[Check]:
+    """Yield each check of the machine for a plan as its answer comes."""
+    facts = machine.ask_python(plan.host.config_as(LocalConfig).python)
     yield python_check(facts)
 
     gpus = machine.ask_driver()
     if facts.version:
-        yield torch_check(facts, gpus)
+        yield torch_check(facts, gpus, needed=plan.spec.launcher != "none")
 
-    yield gpu_check(gpus)
+    yield gpu_check(gpus, needed=plan.gpus > 0)
     if gpus.driver:
         yield driver_check(gpus, facts)
-
-    yield disk_check(data_dir, machine.free_bytes(data_dir), can_write=machine.can_write(data_dir))
 
 
 def python_check(facts: PythonFacts) -> Check:
@@ -288,19 +280,22 @@ def python_check(facts: PythonFacts) -> Check:
     if release(facts.version) < release(OLDEST_PYTHON):
         return question.wrong(f"it is {facts.version}", "set CLOUDTRAIN_PYTHON to a newer one")
 
-    return question.ok(f"it is {facts.version}")
+    return question.found(f"it is {facts.version}")
 
 
-def torch_check(facts: PythonFacts, gpus: GpuFacts) -> Check:
-    """Check that torch can be imported and sees the driver's GPUs."""
+def torch_check(facts: PythonFacts, gpus: GpuFacts, *, needed: bool = True) -> Check:
+    """Check that torch can be imported and sees the driver's GPUs.
+
+    `needed`: whether the job's launcher starts ranks, for which it uses torch.
+    """
     question = Question("torch", "can it be imported, and does it see the GPUs")
     if facts.error:
         fix = f"{facts.path} -m pip install --force-reinstall torch"
         return question.wrong(f"it cannot be imported: {facts.error}", fix)
+    if not facts.torch and needed:
+        return question.wrong(f"it is not installed for {facts.path}", _INSTALL_TORCH)
     if not facts.torch:
-        return question.not_applicable(
-            'it is not installed; runs here need it: pip install "cloudtrain[train]"'
-        )
+        return question.found("it is not installed, and a job with launcher: none needs none")
 
     if gpus.names and not facts.cuda:
         return question.wrong(
@@ -319,10 +314,10 @@ def torch_check(facts: PythonFacts, gpus: GpuFacts) -> Check:
     if gpus.names:
         sees = f", which sees {facts.torch_gpus} of {len(gpus.names)} GPUs"
 
-    return question.ok(f"torch {facts.torch}{sees}")
+    return question.found(f"torch {facts.torch}{sees}")
 
 
-def gpu_check(gpus: GpuFacts) -> Check:
+def gpu_check(gpus: GpuFacts, *, needed: bool = False) -> Check:
     """Check that the GPUs of this machine have a driver that answers."""
     question = Question("GPUs", "which GPUs of NVIDIA are here")
     if gpus.error:
@@ -332,9 +327,12 @@ def gpu_check(gpus: GpuFacts) -> Check:
         )
     if gpus.names:
         counts = {name: gpus.names.count(name) for name in gpus.names}
-        return question.ok(", ".join(f"{count} x {name}" for name, count in counts.items()))
+        return question.found(", ".join(f"{count} x {name}" for name, count in counts.items()))
 
-    return question.not_applicable("none with a driver: jobs here run on the CPU")
+    if needed:
+        return question.wrong("none with a driver", "--set resources.gpus=0 rehearses on the CPU")
+
+    return question.found("none with a driver: jobs here run on the CPU")
 
 
 def driver_check(gpus: GpuFacts, facts: PythonFacts) -> Check:
@@ -355,7 +353,13 @@ def driver_check(gpus: GpuFacts, facts: PythonFacts) -> Check:
     if facts.cuda:
         answer += f", for CUDA {facts.cuda}"
 
-    return question.ok(answer)
+    return question.found(answer)
+
+
+def data_folder_check(plan: Plan) -> Check:
+    """Check that the plan's data folder takes runs."""
+    folder = Path(plan.context.data_dir)
+    return disk_check(folder, machine.free_bytes(folder), can_write=machine.can_write(folder))
 
 
 def disk_check(folder: Path, free: int, *, can_write: bool = True) -> Check:
@@ -374,7 +378,7 @@ def disk_check(folder: Path, free: int, *, can_write: bool = True) -> Check:
             fix,
         )
 
-    return question.ok(f"{format_size(free)} are free")
+    return question.found(f"{format_size(free)} are free")
 
 
 def _is_too_old(gpus: GpuFacts, facts: PythonFacts) -> bool:

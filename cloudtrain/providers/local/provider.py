@@ -62,11 +62,11 @@ class LocalProvider(LocalBackend):
 
         return host_checks(plan)
 
-    def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:
+    def checkup(self, plan: Plan) -> Iterable[Check]:
         """Ask this machine for everything that a job of this spec needs."""
         from cloudtrain.providers.local.checks import machine_checks
 
-        return machine_checks(settings, target, spec)
+        return machine_checks(plan)
 
     def emulator(
         self,

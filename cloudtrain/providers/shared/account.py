@@ -188,9 +188,9 @@ def clock_check(date: str, local_time: float) -> Check:
     try:
         off = local_time - parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError):
-        return CLOCK.not_applicable("the cloud's answer lacks a date")
+        return CLOCK.not_checked("the cloud's answer lacks a date")
     if abs(off) <= MAX_SECONDS:
-        return CLOCK.ok("it does")
+        return CLOCK.found("it does")
 
     way = "fast" if off > 0 else "slow"
     return CLOCK.wrong(f"it is {format_duration(abs(off))} {way}", "sudo timedatectl set-ntp true")

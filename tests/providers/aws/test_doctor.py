@@ -73,7 +73,7 @@ def test_the_smallest_job_needs_no_network_of_its_own_and_the_default_quota(
         check.name: check for check in checks_of({"name": "digits", "aws": {"role": healthy.role}})
     }
     assert names_of_wrong([*verdicts.values()]) == []
-    assert verdicts["network"].verdict == "not applicable"
+    assert verdicts["network"].verdict == "not checked"
     assert "'ml.m5.xlarge for training job usage'" in verdicts["quota"].answer
     assert ("servicequotas", "ListAWSDefaultServiceQuotas") in healthy.cloud.endpoint.calls
 
@@ -161,13 +161,15 @@ def test_the_command_asks_for_the_job_of_the_folder_and_says_what_is_not_set(
     result = call("doctor", "aws")
     assert result.code == 2
     user = f"whose are they? arn:aws:iam::{ACCOUNT}:user/"
-    assert f"\nSageMaker, {REGION}\n  ok    credentials     {user}" in result.out
+    assert f"\nSageMaker, {REGION}\n  found credentials     {user}" in result.out
     assert "  wrong quota " in result.out
     assert "aws service-quotas request-service-quota-increase" in result.out
     monkeypatch.delenv("CLOUDTRAIN_AWS_BUCKET")
     checks = json.loads(call("doctor", "aws", "--json").out)["checks"]
     missing = [(check["name"], check["answer"]) for check in checks if check["verdict"] == "wrong"]
-    assert missing == [("aws.bucket", "is not set")]
+    ((name, answer),) = missing
+    assert name == "aws.bucket"
+    assert re.fullmatch(r"job.yaml:1:\d+: is not set", answer)
 
 
 # `cloudtrain doctor aws` by people who submit: the policy of the template allows every check.
@@ -224,7 +226,7 @@ def test_submitter_policy_allows_every_check_of_doctor(
 ) -> None:
     spec = job(cloud)
     checks = [*checks_of(spec), *checks_of({**spec, "image": "auto"})]
-    assert {check.name: check.answer for check in checks if check.verdict != "ok"} == {}
+    assert {check.name: check.answer for check in checks if check.verdict != "found"} == {}
     assert len({check.name for check in checks}) == 17
 
 
@@ -236,7 +238,7 @@ def test_check_without_its_action_is_skipped_and_names_it(
     for action, names in CHECKS.items():
         cloud.account.caller_policy = without(action, submitter)
         checks = checks_of(built if action == "ecr:DescribeRepositories" else named)
-        unseen = {check.name: check for check in checks if check.verdict == "not allowed to look"}
+        unseen = {check.name: check for check in checks if check.verdict == "not checked"}
         assert set(unseen) == set(names), action
         assert all(action in f"{check.answer} {check.fix}" for check in unseen.values())
 
@@ -254,10 +256,9 @@ def test_check_online_counts_checks_that_it_skips(
     Path("job.yaml").write_text(json.dumps(healthy.spec()))
     healthy.cloud.account.caller_policy = without("servicequotas:ListServiceQuotas", submitter)
     verdicts = [check["verdict"] for check in json.loads(call(*CHECK, "--json").out)["checks"]]
-    made, skipped = (verdicts.count(verdict) for verdict in ("ok", "not allowed to look"))
+    made, skipped = (verdicts.count(verdict) for verdict in ("found", "not checked"))
     assert skipped > 1
-    end = f"; {made} checks, nothing wrong; {skipped} skipped for lack of a permission\n"
-    assert call(*CHECK).out.endswith(end)
+    assert f"; {made} things checked, all found; not checked: " in call(*CHECK).out
 
 
 def test_check_online_asks_for_the_very_job_and_tells_the_line(
@@ -268,7 +269,7 @@ def test_check_online_asks_for_the_very_job_and_tells_the_line(
     assert call(*CHECK[:-1]).code == 0
     assert healthy.cloud.endpoint.calls == [], "without --online no call is sent"
     result = call(*CHECK)
-    assert (result.code, "; 11 checks, nothing wrong\n" in result.out) == (0, True)
+    assert (result.code, "; 11 things checked, all found; not checked: network\n" in result.out) == (0, True)
     healthy.cloud.account.quotas.update(P4D)
     result = call(*CHECK)
     assert result.code == 2
@@ -276,7 +277,7 @@ def test_check_online_asks_for_the_very_job_and_tells_the_line(
     assert re.search(quota, result.err, re.MULTILINE)
     result = call(*CHECK, "--json", "--set", "resources.nodes=1")
     checks = {check["name"]: check["verdict"] for check in json.loads(result.out)["checks"]}
-    assert (result.code, checks["quota"]) == (0, "ok")
+    assert (result.code, checks["quota"]) == (0, "found")
 
 
 def test_check_online_of_a_sweep_counts_machines_of_parallel_trials(

@@ -105,7 +105,7 @@ def test_a_list_of_machines_needs_only_one_that_the_cluster_has(healthy: dict[st
 def test_nothing_is_wrong_with_a_healthy_workspace(healthy: dict[str, Any]) -> None:
     checks = checks_of(healthy)
     assert names_of_wrong(checks) == []
-    assert {check.verdict for check in checks} == {"ok"}
+    assert {check.verdict for check in checks} == {"found"}
     assert [check.name for check in checks] == [
         *("credentials", "clock", "workspace", "submitting", "datastore", "storage"),
         *("registry", "key vault", "input", "compute", "image"),
@@ -124,7 +124,7 @@ def test_data_asset_of_a_job_is_found(
     cloud.endpoint.reset()
     healthy["inputs"] = {"train": {"azure": f"azureml:words{version}"}}
     (check,) = [check for check in checks_of(healthy) if check.name == "input"]
-    assert (check.verdict, check.answer) == ("ok", "there is")
+    assert (check.verdict, check.answer) == ("found", "there is")
 
 
 @pytest.mark.parametrize("version", [":1", "@latest"])
@@ -136,7 +136,7 @@ def test_model_and_environment_of_a_job_are_found(
     model = {"azure": f"azureml:net{version}", "type": "mlflow_model"}
     job = {**healthy, "inputs": {"net": model}, "image": f"azureml:mine{version}"}
     verdicts = {check.name: check.verdict for check in checks_of(job)}
-    assert (verdicts["input"], verdicts["environment"]) == ("ok", "ok")
+    assert (verdicts["input"], verdicts["environment"]) == ("found", "found")
 
 
 def test_serverless_machines_need_quota_and_a_datastore_with_a_key_no_roles(
@@ -149,9 +149,9 @@ def test_serverless_machines_need_quota_and_a_datastore_with_a_key_no_roles(
         for check in checks_of({"name": "digits", "resources": {"gpus": 1, "gpu": "A100"}})
     }
     assert names_of_wrong([*verdicts.values()]) == []
-    assert verdicts["storage"].verdict == "not applicable"
+    assert verdicts["storage"].verdict == "not checked"
     assert (verdicts["quota"].verdict, verdicts["quota"].answer) == (
-        "ok",
+        "found",
         (
             "Standard_NC24ads_A100_v4 may, by Total Cluster Dedicated Regional vCPUs, Standard NCADSA100v4 Family"
             " Cluster Dedicated vCPUs"
