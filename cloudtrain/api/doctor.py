@@ -102,7 +102,7 @@ def online_issues(plan: Plan, checks: Sequence[Check]) -> list[Issue]:
     """
     lost = [check for check in checks if check.is_wrong]
     if lost and all(check.exit_code == CloudError.exit_code for check in lost):
-        raise CloudError(lost[0].answer, hint=lost[0].fix or None)
+        raise CloudError(f"{lost[0].name}: {lost[0].answer}", hint=lost[0].fix or None)
     return [plan.located(issue) for check in checks if (issue := check.issue())]
 
 

@@ -45,7 +45,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Tools": {
         "gpus": "Show machines with GPUs of both clouds, and their prices.",
-        "doctor": "Check that a machine or an account is ready for a job.",
+        "doctor": "Check each thing that a job needs of a machine or an account.",
         "image": "Build the image that jobs run in, and push it.",
         "infra": "Print the template of an account; write its settings.",
         "schema": "Print the JSON Schema of job.yaml.",

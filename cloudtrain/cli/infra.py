@@ -102,7 +102,7 @@ def settings_command(
     _write(deployment.settings, yes=yes)
     settings = load_settings(Path.cwd())
     confirm(settings, redirections(settings, provider))
-    print_message(f"next: {command('doctor', provider)} checks that a job can run there")
+    print_message(f"next: {command('doctor', provider)} checks what a job needs there")
 
 
 def _infrastructure(provider: str, name: str, region: str | None) -> Infrastructure:

@@ -117,7 +117,7 @@ class Account:
 
 
 def the_account_is_ready(account: Account) -> str:
-    """`doctor` finds nothing wrong"""
+    """`doctor` finds each thing that it checks"""
     return account.run("doctor", account.provider).splitlines()[-1]
 
 

@@ -6,12 +6,12 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from cloudtrain.bundle import bundled
+from cloudtrain.providers.aws.rights import rights_of
 from tests.fakes.aws.policies import Statement, statements
 from tests.fakes.aws.request_rules import PUSH
 
@@ -311,30 +311,32 @@ def enforce(cloud: Cloud) -> None:
     cloud.account.job_policy = job_policy(**names)
 
 
-# IAM actions of submitters, doctor and jobs: action -> parameter of the template that it needs, or
-# an empty text.
+# The client's list of rights, by action, each with the parameter of the template that it needs, or an
+# empty text.
 
 Permissions = Mapping[str, str]
-_ACTIONS = yaml.safe_load((Path(__file__).parents[1] / "data" / "aws-permissions.yaml").read_text())
+_PARAMETERS = {
+    "interface": "network",
+    "key": "kms_key",
+    "network": "network",
+    "shell": "remote_debug",
+}
+"""Kind of resource -> parameter of the template."""
 IMPLIED = {"iam:PassRole", "kms:Decrypt", "kms:GenerateDataKey", "sagemaker:AddTags"} | {
     f"ecr:{name}" for name in PUSH
 }
 """Actions that no call of the client names: Docker's protocol, and parts of other calls."""
 
 
-def _by_action(groups: Mapping[str, list[str]]) -> dict[str, str]:
-    return {
-        action: "" if parameter == "always" else parameter
-        for parameter, actions in groups.items()
-        for action in actions
-    }
+def _by_action(who: str) -> dict[str, str]:
+    permissions: dict[str, str] = {}
+    for rights in rights_of(who).values():
+        for kind, actions in rights.items():
+            permissions |= dict.fromkeys(actions, _PARAMETERS.get(kind, ""))
+    return permissions
 
 
-SUBMITTER = _by_action(_ACTIONS["submitter"])
-JOB = _by_action(_ACTIONS["job"])
-CHECKS: Mapping[str, list[str]] = _ACTIONS["doctor"]
-DOCTOR = {
-    action: {"ec2": "network", "kms": "kms_key"}.get(action.partition(":")[0], "")
-    for action in CHECKS
-}
+SUBMITTER = _by_action("people")
+JOB = _by_action("role")
+DOCTOR = _by_action("looking")
 """People have these too, unless the parameter `doctor` is `no`."""

@@ -39,7 +39,8 @@ WITHOUT_RESOURCES = {
     "cloudwatch:PutMetricData",
     *(action for action in JOB if action.startswith("ssmmessages:")),
     *(action for action in (*JOB, *AWS_DOCTOR) if action.startswith("ec2:Describe")),
-    *(action for action in AWS_DOCTOR if action.startswith("servicequotas:")),
+    *(action for action in AWS_DOCTOR if action.startswith(("servicequotas:", "fsx:", "ssm:"))),
+    *("elasticfilesystem:DescribeMountTargets", "sagemaker:DescribeTrainingPlan"),
 }
 """Actions that know no resources (Service Authorization Reference)."""
 POLICIES = {

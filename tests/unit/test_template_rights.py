@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 import cloudtrain
-from cloudtrain.providers import get_provider
-from cloudtrain.providers.aws.config import AwsConfig
-from cloudtrain.providers.aws.policies import distrust
-from cloudtrain.providers.aws.rights import Account, Need, needs_of_job, needs_of_submit
-from cloudtrain.settings import load_settings
+from cloudtrain.providers.aws.rights import (
+    UNASKED,
+    context_of,
+    resources_of,
+    rights_of,
+)
+from cloudtrain.providers.aws.things import Things
 from tests.fakes.aws.policies import Attempt, Statement, is_allowed
 from tests.fakes.azure.rights import Attempt as AzureAttempt
 from tests.support.aws_template import (
     ACCOUNT,
-    JOB,
     REGION,
-    SUBMITTER,
     job_policy,
     resolved,
     submitter_policy,
 )
-from tests.support.azure_template import PEOPLE, access, scopes
+from tests.support.azure_template import PEOPLE as AZURE_PEOPLE
+from tests.support.azure_template import access, scopes
 
 # The templates' rights: identities, actions and resources, in both clouds.
 
@@ -156,7 +158,7 @@ BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
 SECRETS = "Microsoft.KeyVault/vaults/secrets"
 JOBS = "Microsoft.MachineLearningServices/workspaces/jobs"
 REGISTRY = "Microsoft.ContainerRegistry/registries"
-WHO = {"job": "cloudtrain-jobs", "submitter": PEOPLE[0]["id"], "github": "cloudtrain-github"}
+WHO = {"job": "cloudtrain-jobs", "submitter": AZURE_PEOPLE[0]["id"], "github": "cloudtrain-github"}
 
 AZURE = f"""
 # A job reads the secrets of the jobs' vault, but not the workspace's vault.
@@ -216,64 +218,80 @@ def test_log_lines_expire_only_on_request() -> None:
     assert created == {"LogGroupName": "/aws/sagemaker/TrainingJobs"}
 
 
-# Doctor simulates exactly the actions that infra grants.
+# Doctor simulates rights that infra grants, on the things of a request.
 
 
-def account(tmp_path: Path, **more: Any) -> Account:
-    """That of the template, for a job of the shared trainer."""
+def things_of(**more: Any) -> Things:
+    """Return those of a job of the shared trainer in the template's account."""
     aws = {
         "region": REGION,
         "role": f"arn:aws:iam::{ACCOUNT}:role/made-role",
         "bucket": "made-bucket",
         **more.pop("aws", {}),
     }
-    job = cloudtrain.load({"name": "digits", "aws": aws, **more})
-    target = get_provider("aws").target(
-        load_settings(tmp_path, environ={"HOME": str(tmp_path)}), job.spec
-    )
-    assert not target.problems
-    return Account(
-        cloud=cast(Any, None), config=target.config_as(AwsConfig), target=target, spec=job.spec
-    )
+    return Things(cloudtrain.plan(cloudtrain.load({"name": "digits", "aws": aws, **more}), "aws"))
 
 
-def denied(needs: list[Need], policy: list[Statement]) -> list[str]:
-    attempts = [
-        Attempt(action=action, resource=need.resource, context=need.context)
-        for need in needs
-        for action in need.actions
-    ]
-    assert attempts
-    return [
-        f"{attempt.action} on {attempt.resource}"
-        for attempt in attempts
-        if not is_allowed(attempt, policy)
-    ]
+def denied(things: Things, who: str, policy: list[Statement]) -> dict[str, list[str]]:
+    """Return what a policy does not allow of a request's rights, by purpose."""
+    missing: dict[str, list[str]] = {}
+    for purpose in rights_of(who).keys() - {UNASKED}:
+        for kind, names in rights_of(who)[purpose].items():
+            for action, resource in product(names, resources_of(things).get(kind, ())):
+                context = {
+                    key: str(value).lower() for key, value in context_of(things, action).items()
+                }
+                attempt = Attempt(action=action, resource=resource, context=context)
+                if not is_allowed(attempt, policy):
+                    missing.setdefault(purpose, []).append(f"{action} on {resource}")
+    return missing
 
 
-def test_doctor_finds_no_right_missing_in_an_account_that_infra_made(tmp_path: Path) -> None:
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_doctor_finds_no_right_missing_in_an_account_that_infra_made() -> None:
     token = {
         "TOKEN": {"aws": "secretsmanager:cloudtrain/token"},
         "KEY": {"aws": "ssm:/cloudtrain/key"},
     }
-    made = account(tmp_path, secrets=token)
-    assert denied(needs_of_submit(made), submitter_policy()) == []
-    assert denied(needs_of_job(made), job_policy()) == []
-    trust = resolved().properties("ExecutionRole")["AssumeRolePolicyDocument"]
-    job = "arn:aws:sagemaker:us-east-1:123456789012:training-job/*"
-    assert distrust(trust, "123456789012", job) == ""
+    network = {"subnets": ["subnet-0aaa"], "security_groups": ["sg-0aaa"]}
+    things = things_of(secrets=token, aws={**network, "kms_key": KEY, "remote_debug": True})
+    more = {"KmsKey": "new", "Network": "existing", "RemoteDebug": "yes"}
+    assert denied(things, "people", submitter_policy(**more)) == {}
+    assert denied(things, "role", job_policy(**more)) == {}
 
 
-def test_doctor_asks_for_access_to_an_output_outside_the_bucket(tmp_path: Path) -> None:
-    theirs = account(tmp_path, aws={"output": "s3://results/of/"})
-    place = "arn:aws:s3:::results/of/*"
-    assert denied(needs_of_submit(theirs), submitter_policy()) == [f"s3:GetObject on {place}"]
-    assert denied(needs_of_job(theirs), job_policy()) == [f"s3:PutObject on {place}"]
+def test_doctor_finds_no_right_missing_for_a_tuning_job() -> None:
+    sweep = {
+        "engine": "native",
+        "objective": {"metric": "val_loss", "goal": "minimize"},
+        "method": "random",
+        "space": {"lr": "uniform(0, 1)"},
+        "trials": 4,
+    }
+    assert "tuning job" in resources_of(things_of(sweep=sweep))
+    assert denied(things_of(sweep=sweep), "people", submitter_policy()) == {}
 
 
-def test_doctor_asks_for_nothing_that_is_not_listed(tmp_path: Path) -> None:
-    made = account(tmp_path)
-    actions = {action for need in needs_of_submit(made) for action in need.actions}
-    assert actions <= set(SUBMITTER)
-    actions = {action for need in needs_of_job(made) for action in need.actions}
-    assert actions <= set(JOB)
+def test_doctor_asks_for_access_to_an_output_outside_the_bucket() -> None:
+    theirs = things_of(aws={"output": "s3://results/of/"})
+    key = f"arn:aws:s3:::results/of/{theirs.plan.run_id}/output/model.tar.gz"
+    people = [f"s3:GetObject on {key}", "s3:ListBucket on arn:aws:s3:::results"]
+    assert denied(theirs, "people", submitter_policy()) == {"fetching": people}
+    job = ["s3:ListBucket on arn:aws:s3:::results", f"s3:PutObject on {key}"]
+    assert denied(theirs, "role", job_policy()) == {"role's rights": job}
+
+
+def test_doctor_asks_with_the_condition_keys_of_the_request() -> None:
+    things = things_of(aws={"network_isolation": True}, limits={"max_runtime": "1 h"})
+    context = context_of(things, "sagemaker:CreateTrainingJob")
+    assert context["sagemaker:NetworkIsolation"] is True
+    assert context["sagemaker:InterContainerTrafficEncryption"] is False
+    assert context["sagemaker:InstanceTypes"] == ["ml.m5.xlarge"]
+    assert "sagemaker:VpcSubnets" not in context
+    assert context["aws:RequestTag/cloudtrain-run"] == things.plan.run_id
+    stop = context_of(things, "sagemaker:StopTrainingJob")
+    assert stop["aws:ResourceTag/cloudtrain-run"] == things.plan.run_id

@@ -86,6 +86,7 @@ _BY_TYPE: tuple[tuple[tuple[type[Exception], ...], ErrorKind], ...] = (
 )
 
 _S3_ACTIONS = {
+    "HeadBucket": "s3:ListBucket",
     "HeadObject": "s3:GetObject and s3:ListBucket",
     "GetObject": "s3:GetObject",
     "ListObjectsV2": "s3:ListBucket",

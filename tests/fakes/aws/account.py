@@ -280,6 +280,8 @@ class Account:
     longest_run: int = 432_000  # seconds
     denied_actions: set[str] = field(default_factory=set)
     """IAM actions that are denied, such as `logs:GetLogEvents`, or all of a service as `logs:*`."""
+    foreign_buckets: set[str] = field(default_factory=set)
+    """Buckets of other accounts, which let everybody in."""
     caller_policy: Sequence[Statement] | None = None
     """Rights of the caller; None: everything."""
     tags: Callable[[str], Mapping[str, str]] = lambda arn: {}  # noqa: ARG005
@@ -313,6 +315,8 @@ TARGET = "ServiceQuotasV20190624."
 DEFAULT = 0
 LONGEST_RUN = "Longest run time for a training job"
 """Quota L-33A961FD, in seconds; 5 days by default."""
+ACROSS = "Number of instances across training jobs"
+"""Quota of an account for all types together."""
 USUAL = 20
 """Quotas of other types: AWS's default, and this account's value."""
 PAGE = 100
@@ -356,6 +360,8 @@ class Quotas:
             value = USUAL if self.account.has_warm_pools else 0
         elif name == LONGEST_RUN:
             value = self.account.longest_run
+        elif name == ACROSS:
+            value = self.account.quotas.get(ACROSS, USUAL)
         elif operation == "ListServiceQuotas" or kind.startswith(NEVER_RAISED):
             value = self.account.quotas.get(kind, USUAL)
         else:
@@ -380,4 +386,4 @@ def _names() -> tuple[str, ...]:
         for kind in model.shape_for("TrainingInstanceType").enum
         for usage in usages
     )
-    return (LONGEST_RUN, *of_types)
+    return (LONGEST_RUN, ACROSS, *of_types)

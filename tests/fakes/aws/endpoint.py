@@ -111,6 +111,12 @@ class Endpoint(Server):
         lacked = refusal(call, self.account.denied_actions)
         if lacked is not None:
             return error_response(request, call.service, lacked)
+        bucket = request.target.strip("/").partition("?")[0]
+        if (
+            "x-amz-expected-bucket-owner" in request.headers
+            and bucket in self.account.foreign_buckets
+        ):
+            return error_response(request, call.service, ServiceError("403", "Forbidden", 403))
         if self.account.caller_policy is None:
             return None
         try:

@@ -112,7 +112,7 @@ def _holds(operator: str, expected: Mapping[str, Any], context: Mapping[str, str
 
     `Null` asks whether the request lacks a key: "true" or "false".
     """
-    if operator not in ("StringEquals", "StringLike", "ArnLike", "Bool", "Null"):
+    if operator not in ("StringEquals", "StringLike", "ArnLike", "Bool", "Null", "IpAddress"):
         raise ValueError(f"an operator that this does not know: {operator}")
     for key, values in expected.items():
         if operator == "Null":
@@ -121,6 +121,8 @@ def _holds(operator: str, expected: Mapping[str, Any], context: Mapping[str, str
             continue
         if key not in context:
             return False
+        if operator == "IpAddress":
+            raise ValueError("addresses are not part of this imitation")
         exact = operator in ("StringEquals", "Bool")
         if not any(
             context[key] == value if exact else _matches(value, context[key])
@@ -252,9 +254,10 @@ class Simulation:
             {
                 "EvalActionName": action,
                 "EvalResourceName": resource,
-                "EvalDecision": "allowed"
-                if is_allowed(Attempt(action=action, resource=resource, context=context), policy)
-                else "implicitDeny",
+                "EvalDecision": _decision(
+                    Attempt(action=action, resource=resource, context=context), policy
+                ),
+                "MissingContextValues": sorted(_keys(policy, action) - context.keys()),
             }
             for action in body["ActionNames"]
             for resource in body.get("ResourceArns", ["*"])
@@ -289,6 +292,25 @@ class Simulation:
             raise ServiceError(
                 "NoSuchEntity", f"The {kind} with name {name} cannot be found.", 404
             ) from None
+
+
+def _decision(attempt: Attempt, policy: list[Statement]) -> str:
+    effects = {statement["Effect"] for statement in policy if _applies(statement, attempt)}
+    if "Deny" in effects:
+        return "explicitDeny"
+    return "allowed" if effects else "implicitDeny"
+
+
+def _keys(policy: list[Statement], action: str) -> set[str]:
+    """Return the condition keys of the statements about an action."""
+    keys: set[str] = set()
+    for statement in policy:
+        if any(
+            _matches(pattern, action, any_case=True) for pattern in _listed(statement["Action"])
+        ):
+            for condition in statement.get("Condition", {}).values():
+                keys |= condition.keys()
+    return keys
 
 
 def _parsed(document: Any) -> list[Statement]:

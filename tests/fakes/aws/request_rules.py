@@ -134,6 +134,8 @@ def _resource(call: Call, body: Mapping[str, Any], account: Account) -> str:
     if call.service == "secretsmanager":
         return f"arn:aws:secretsmanager:{scope}:secret:{body['SecretId']}-a1B2c3"
     if call.service == "ssm":
+        if "Name" not in body:
+            return "*"
         return f"arn:aws:ssm:{scope}:parameter/{body['Name'].lstrip('/')}"
     return "*"
 

@@ -135,6 +135,8 @@ class SageMaker:
         self.account.tags = self._visible_tags
         self.jobs: dict[str, Job] = {}
         self.tuning_jobs: dict[str, TuningJob] = {}
+        self.training_plans: dict[str, Document] = {}
+        """Descriptions of training plans, by name."""
         self._threads = JobThreads(self.account.closing)
         self._lock = threading.Lock()
         self.model = service_model("sagemaker")
@@ -143,6 +145,7 @@ class SageMaker:
             "DescribeTrainingJob": lambda body: self._job(body["TrainingJobName"]).describe(),
             "StopTrainingJob": self._stop,
             "UpdateTrainingJob": self._update,
+            "DescribeTrainingPlan": self._training_plan,
             "Search": lambda body: searched(
                 self._all(), body, self.model.shape_for("TrainingJob").members
             ),
@@ -245,6 +248,14 @@ class SageMaker:
         job = self._job(body["TrainingJobName"])
         job.keep_for(body["ResourceConfig"]["KeepAlivePeriodInSeconds"])
         return {"TrainingJobArn": job["TrainingJobArn"]}
+
+    def _training_plan(self, body: Document) -> Document:
+        name = body["TrainingPlanName"]
+        if name not in self.training_plans:
+            raise ServiceError("ResourceNotFound", f"Training plan {name} does not exist")
+        arn = f"arn:aws:sagemaker:{self.account.region}:{self.account.account}:training-plan/{name}"
+        known = {"TrainingPlanName": name, "TrainingPlanArn": arn, "Status": "Active"}
+        return known | self.training_plans[name]
 
     def _tagged(self, body: Document) -> Job | TuningJob:
         kind, _, name = str(body["ResourceArn"]).rpartition("/")

@@ -69,6 +69,8 @@ def call_of(request: Request) -> Call:
     form = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
     if form:
         return Call(service, parse_qs(request.body.decode()).get("Action", ["?"])[0])
+    if service == "elasticfilesystem":  # a REST interface, of which one operation is used
+        return Call(service, "DescribeMountTargets")
     return Call(service or "s3", _s3_operation(request))
 
 
@@ -105,7 +107,7 @@ def json_response(status: int, document: object) -> Response:
 
 def error_response(request: Request, service: str, refused: ServiceError) -> Response:
     """An error in the words of the request's own protocol."""
-    if "x-amz-target" in request.headers:
+    if "x-amz-target" in request.headers or service == "elasticfilesystem":
         return json_response(refused.status, {"__type": refused.code, "message": refused.message})
     error = f"<Code>{refused.code}</Code><Message>{escape(refused.message)}</Message>"
     if service == "s3":

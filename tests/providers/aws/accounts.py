@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from cloudtrain.providers.aws import rights as identity
+from cloudtrain.providers.aws import checkup
+from tests.fakes.aws.account import ACROSS
 from tests.fakes.aws.cloud import ACCOUNT, BUCKET, REGION, Cloud
+from tests.support.aws_template import JOB, SUBMITTER
 
 # A healthy AWS account for a job on two machines in its own network, and parts of that account.
 
@@ -69,7 +71,7 @@ class HealthyAccount:
             RoleName=self.name, PolicyName="job", PolicyDocument=_policy(self.job or job_rights())
         )
         iam.create_user(UserName=self.name)
-        rights = self.user or user_rights(self.role)
+        rights = self.user or user_rights()
         iam.put_user_policy(UserName=self.name, PolicyName="submit", PolicyDocument=_policy(rights))
         key = iam.create_access_key(UserName=self.name)["AccessKey"]
         return {
@@ -77,12 +79,12 @@ class HealthyAccount:
             "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
         }
 
-    def network(self) -> Network:
-        """A VPC with one subnet, a group that is open to itself, and a way to S3."""
+    def network(self, name: str = "") -> Network:
+        """A VPC with one subnet and a group."""
         ec2 = self.client("ec2")
         vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
         subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.1.0/24")["Subnet"]["SubnetId"]
-        made = ec2.create_security_group(GroupName=self.name, Description="nodes", VpcId=vpc)
+        made = ec2.create_security_group(GroupName=self.name + name, Description="nodes", VpcId=vpc)
         return Network(ec2, vpc, subnet, made["GroupId"])
 
     def spec(self, network: Network | None = None) -> dict[str, Any]:
@@ -108,66 +110,27 @@ class Network:
     subnet: str
     group: str
 
-    def open(self, *, inward: bool = True, outward: bool = True) -> Network:
+    def open(self, *, outward: bool = True) -> Network:
         """Let members of the group reach each other by any protocol, as EFA needs it."""
-        ingress = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": self.group}]}]
-        if inward:
-            self.ec2.authorize_security_group_ingress(GroupId=self.group, IpPermissions=ingress)
+        own = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": self.group}]}]
+        self.ec2.authorize_security_group_ingress(GroupId=self.group, IpPermissions=own)
         if outward:
-            self.ec2.authorize_security_group_egress(GroupId=self.group, IpPermissions=ingress)
-        return self
-
-    def with_own_routes(self) -> Network:
-        """A route table of the subnet alone, which no endpoint is in."""
-        table = self.ec2.create_route_table(VpcId=self.vpc)["RouteTable"]["RouteTableId"]
-        self.ec2.associate_route_table(RouteTableId=table, SubnetId=self.subnet)
-        return self
-
-    def with_endpoint(self, to: str = "*", denied: str = "") -> Network:
-        """A way to S3, to these buckets, without denied actions."""
-        own = {"AWS": f"arn:aws:iam::{ACCOUNT}:root"}
-        policy = [{**allow("s3:*", on=f"arn:aws:s3:::{to}/*"), "Principal": own}]
-        if denied:
-            policy.append({**allow(denied), "Effect": "Deny", "Principal": "*"})
-        tables = self.ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [self.vpc]}])[
-            "RouteTables"
-        ]
-        service = f"com.amazonaws.{REGION}.s3"
-        self.ec2.create_vpc_endpoint(
-            VpcId=self.vpc,
-            ServiceName=service,
-            VpcEndpointType="Gateway",
-            PolicyDocument=_policy(policy),
-            RouteTableIds=[tables[0]["RouteTableId"]],
-        )
+            self.ec2.authorize_security_group_egress(GroupId=self.group, IpPermissions=own)
         return self
 
 
-def user_rights(role: str) -> list[dict[str, Any]]:
-    """Return the rights of a submitting user, including those for doctor's checks."""
+def user_rights() -> list[dict[str, Any]]:
+    """Return the rights of a submitting user."""
+    roles = f"arn:aws:iam::{ACCOUNT}:role/*"
     return [
-        allow("iam:PassRole", on=role, StringEquals={"iam:PassedToService": SAGEMAKER}),
-        allow("sagemaker:*TrainingJob", "sagemaker:AddTags"),
-        allow("s3:PutObject", "s3:GetObject", "s3:ListBucket", "logs:GetLogEvents"),
+        allow("iam:PassRole", on=roles, StringEquals={"iam:PassedToService": SAGEMAKER}),
+        allow(*(SUBMITTER.keys() - {"iam:PassRole"})),
     ]
 
 
 def job_rights() -> list[dict[str, Any]]:
     """Return the rights of a job."""
-    logs = f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:/aws/sagemaker/TrainingJobs:*"
-    return [
-        allow("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket"),
-        allow("logs:CreateLogStream", "logs:PutLogEvents", on=logs),
-        allow("ecr:GetAuthorizationToken", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"),
-    ]
-
-
-def without(statements: list[dict[str, Any]], action: str) -> list[dict[str, Any]]:
-    """The same rights but one."""
-    return [
-        {**statement, "Action": [name for name in statement["Action"] if name != action]}
-        for statement in statements
-    ]
+    return [allow(*JOB)]
 
 
 def _policy(statements: list[dict[str, Any]] | Mapping[str, Any]) -> str:
@@ -204,22 +167,18 @@ def no_credentials(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delenv(name)
 
 
-def unreadable_input(healthy: HealthyAccount, _: pytest.MonkeyPatch) -> None:
-    healthy.client("s3").put_object(Bucket=BUCKET, Key="train/a", Body=b"a")
-    healthy.values["inputs"] = {"train": {"aws": f"s3://{BUCKET}/train/"}}
-    elsewhere = allow("s3:GetObject", on=f"arn:aws:s3:::{BUCKET}/cloudtrain/*")
-    healthy.job = [*without(job_rights(), "s3:GetObject"), elsewhere]
+def denied_to(part: str, action: str, on: str = "*") -> Break:
+    """The right ones of a user or a job, less one action on some resource."""
 
+    def break_(healthy: HealthyAccount, _: pytest.MonkeyPatch) -> None:
+        rights = user_rights() if part == "user" else job_rights()
+        setattr(healthy, part, [*rights, {**allow(action, on=on), "Effect": "Deny"}])
 
-def no_right_to_plan(healthy: HealthyAccount, _: pytest.MonkeyPatch) -> None:
-    place = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}"
-    healthy.values["aws"] = {"training_plan": f"{place}:training-plan/mine"}
-    jobs = allow("sagemaker:*TrainingJob", on=f"{place}:training-job/*")
-    healthy.user = [*without(user_rights(healthy.role), "sagemaker:*TrainingJob"), jobs]
+    return break_
 
 
 def slow_clock(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "time", SimpleNamespace(time=lambda: time.time() - 600))
+    monkeypatch.setattr(checkup, "time", SimpleNamespace(time=lambda: time.time() - 600))
 
 
 def bucket_elsewhere(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,18 +198,25 @@ def disabled_key(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> No
     healthy.values["aws"] = {"kms_key": key}
 
 
-def key_of(healthy: HealthyAccount, *principals: str) -> None:
-    """A key that these may use; the right to use it is in no policy of the role."""
-    statement = {**allow("kms:*"), "Principal": {"AWS": list(principals)}}
-    key = healthy.client("kms").create_key(Policy=_policy([statement]))["KeyMetadata"]["Arn"]
-    healthy.values["aws"] = {"kms_key": key}
+def deleted_secret(healthy: HealthyAccount, _: pytest.MonkeyPatch) -> None:
+    secrets = healthy.client("secretsmanager")
+    secrets.create_secret(Name=healthy.name, SecretString="x")
+    secrets.delete_secret(SecretId=healthy.name)
+    healthy.values["secrets"] = {"TOKEN": {"aws": f"secretsmanager:{healthy.name}"}}
 
 
-P4D = {"ml.p4d.24xlarge": 1}
+def plan_for(**described: Any) -> Break:
+    """A training plan with such a description."""
+
+    def break_(healthy: HealthyAccount, _: pytest.MonkeyPatch) -> None:
+        healthy.cloud.service.training_plans["mine"] = described
+        healthy.values["aws"] = {"training_plan": TRAINING_PLAN}
+
+    return break_
 
 
-def small_quota(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
-    healthy.cloud.account.quotas.update(P4D)
+def quota(name: str, value: int) -> Break:
+    return lambda healthy, _: healthy.cloud.account.quotas.update({name: value})
 
 
 def no_warm_pools(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,8 +224,14 @@ def no_warm_pools(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> N
     healthy.cloud.account.has_warm_pools = False
 
 
+P4D = {"ml.p4d.24xlarge": 1}
 OTHER = "999999999999"
+TRAINING_PLAN = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:training-plan/mine"
+KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/01234567-89ab-cdef-0123-456789abcdef"
 NO_CONDITION = {key: value for key, value in TRUST.items() if key != "Condition"}
+FOR_EC2 = {**NO_CONDITION, "Principal": {"Service": "ec2.amazonaws.com"}}
+NOWHERE = "s3://nobodys-bucket/x/"
+SECRET = "secretsmanager:not/there"
 BROKEN: dict[str, tuple[str, str, Break]] = {
     "no credentials": ("credentials", "no AWS credentials", no_credentials),
     "expired login": (
@@ -268,79 +240,48 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
     ),
     "clock ten minutes slow": ("clock", " slow", slow_clock),
     "another account": (
-        "account",
-        f"are of {ACCOUNT}",
+        *("account", f"are of {ACCOUNT}"),
         set_values(aws={"role": f"arn:aws:iam::{OTHER}:role/train"}),
     ),
     "no such role": (
-        "execution role",
-        "no such role",
+        *("execution role", "there is none"),
         set_values(aws={"role": f"arn:aws:iam::{ACCOUNT}:role/gone"}),
     ),
-    "role of EC2": (
-        *("execution role", "does not trust"),
-        statements(
-            "trust", lambda _: [{**NO_CONDITION, "Principal": {"Service": "ec2.amazonaws.com"}}]
-        ),
+    "role of EC2": ("execution role", "does not name", statements("trust", lambda _: [FOR_EC2])),
+    "no bucket": (
+        *("bucket nobodys-bucket", "there is none"),
+        set_values(aws={"bucket": "nobodys-bucket"}),
     ),
-    "role for an external id": (
-        *("execution role", "sts:ExternalId secret"),
-        statements(
-            "trust",
-            lambda _: [{**TRUST, "Condition": {"StringEquals": {"sts:ExternalId": "secret"}}}],
-        ),
+    "bucket in another region": ("bucket t", "it is in eu-west-1", bucket_elsewhere),
+    "no bucket of checkpoints": (
+        *("bucket nobodys-bucket", "there is none"),
+        set_values(checkpoints={"uri": NOWHERE}),
     ),
-    "role for another account": (
-        *("execution role", f"aws:SourceAccount {OTHER}"),
-        statements(
-            "trust",
-            lambda _: [{**TRUST, "Condition": {"StringEquals": {"aws:SourceAccount": OTHER}}}],
-        ),
+    "no bucket of results": (
+        *("bucket nobodys-bucket", "there is none"),
+        set_values(aws={"output": NOWHERE}),
     ),
-    "no PassRole": (
-        "PassRole",
-        "iam:PassRole",
-        statements("user", lambda h: user_rights(h.role)[1:]),
+    "no bucket of an input": (
+        *("bucket nobodys-bucket", "there is none"),
+        set_values(inputs={"train": {"aws": NOWHERE}}),
     ),
-    "no right to store": (
-        *("submitting", "s3:PutObject"),
-        statements("user", lambda h: without(user_rights(h.role), "s3:PutObject")),
-    ),
-    "no right to use a training plan": (
-        *("submitting", "training-plan/mine is not allowed"),
-        no_right_to_plan,
-    ),
-    "job may not rotate checkpoints": (
-        *("role's rights", "s3:DeleteObject"),
-        statements("job", lambda _: without(job_rights(), "s3:DeleteObject")),
-    ),
-    "no such bucket": ("bucket", "no such bucket", set_values(aws={"bucket": "nobodys-bucket"})),
-    "bucket in another region": ("bucket", "eu-west-1", bucket_elsewhere),
-    "no such input": (
-        *("input", "there is nothing"),
+    "nothing at an input": (
+        *("input train", "there is nothing"),
         set_values(inputs={"train": {"aws": f"s3://{BUCKET}/gone/"}}),
     ),
-    "input in no bucket": (
-        *("input", "no bucket nobodys-bucket"),
-        set_values(inputs={"train": {"aws": "s3://nobodys-bucket/train/"}}),
-    ),
-    "job may not read an input": (
-        "role's rights",
-        f"s3:GetObject on arn:aws:s3:::{BUCKET}/train/*",
-        unreadable_input,
-    ),
     "key is disabled": ("key", "Disabled", disabled_key),
-    "key of another role": (
-        *("key policy", "allow it kms:Decrypt"),
-        lambda h, _: key_of(h, f"arn:aws:iam::{ACCOUNT}:role/other"),
+    "no such key": ("key", "there is none", set_values(aws={"kms_key": KEY})),
+    "no such secret": (
+        *("secret TOKEN", "there is none"),
+        set_values(secrets={"TOKEN": {"aws": SECRET}}),
     ),
-    "key without a right in IAM": (
-        *("key policy", "kms:Decrypt, kms:Encrypt, kms:GenerateDataKey on arn"),
-        lambda h, _: key_of(h, f"arn:aws:iam::{ACCOUNT}:root"),
+    "deleted secret": ("secret TOKEN", "scheduled for deletion", deleted_secret),
+    "no such parameter": (
+        *("secret TOKEN", "there is none"),
+        set_values(secrets={"TOKEN": {"aws": "ssm:/not/there"}}),
     ),
     "no such repository": (
-        "repository",
-        "no such",
+        *("repository", "there is none"),
         set_values(image="auto", aws={"repository": "gone"}),
     ),
     "no such image": (
@@ -348,13 +289,101 @@ BROKEN: dict[str, tuple[str, str, Break]] = {
         lambda h, _: h.values.update(image=h.cloud.image.replace("train:1", "train:2")),
     ),
     "image for other processors": ("image", "arm64", image_for_arm),
-    "quota too small": ("quota", "is 1, the job has 2", small_quota),
-    "run beyond the quota": (
-        *("longest run", "is 5 d"),
-        set_values(limits={"max_runtime": "6 d"}),
+    "no such training plan": (
+        *("training plan", "there is none"),
+        set_values(aws={"training_plan": TRAINING_PLAN.replace("mine", "gone")}),
     ),
-    "no warm pools": (
-        *("warm pool", "is 0"),
-        no_warm_pools,
+    "training plan that is over": ("training plan", "is Expired", plan_for(Status="Expired")),
+    "training plan for fewer": ("training plan", "1 machines", plan_for(TotalInstanceCount=1)),
+    "quota too small": ("quota", "is 1, the job has 2", quota("ml.p4d.24xlarge", 1)),
+    "quota of all types too small": ("all instances", "is 1, the job has 2", quota(ACROSS, 1)),
+    "run beyond the quota": ("longest run", "is 5 d", set_values(limits={"max_runtime": "6 d"})),
+    "no warm pools": ("warm pool", "is 0", no_warm_pools),
+    "no PassRole": ("submitting", "iam:PassRole", denied_to("user", "iam:PassRole")),
+    "no right to store": ("submitting", "s3:PutObject", denied_to("user", "s3:PutObject")),
+    "no right to tag": ("submitting", "sagemaker:AddTags", denied_to("user", "sagemaker:AddTags")),
+    "no right to read logs": (
+        *("following", "logs:GetLogEvents"),
+        denied_to("user", "logs:GetLogEvents"),
+    ),
+    "no right to stop": (
+        *("stopping", "StopTrainingJob"),
+        denied_to("user", "sagemaker:StopTrainingJob"),
+    ),
+    "no right to list results": (
+        *("fetching", "s3:ListBucket"),
+        denied_to("user", "s3:ListBucket"),
+    ),
+    "job may not rotate checkpoints": (
+        *("role's rights", "s3:DeleteObject"),
+        denied_to("job", "s3:DeleteObject"),
+    ),
+    "job may not write results": (
+        *("role's rights", "s3:PutObject on arn:aws:s3:::"),
+        denied_to("job", "s3:PutObject", on="arn:aws:s3:::*/output/*"),
+    ),
+    "job may not write logs": (
+        *("role's rights", "logs:PutLogEvents"),
+        denied_to("job", "logs:PutLogEvents"),
+    ),
+    "job may not pull its image": (
+        *("role's rights", "ecr:BatchGetImage"),
+        denied_to("job", "ecr:BatchGetImage"),
+    ),
+}
+
+
+def with_efs(healthy: HealthyAccount, network: Network) -> dict[str, Any]:
+    """A job with an input in a file system that no subnet mounts."""
+    efs = healthy.client("efs")
+    system = efs.create_file_system(CreationToken=healthy.name)["FileSystemId"]
+    healthy.values["inputs"] = {"train": {"aws": f"efs://{system}/words"}}
+    return healthy.spec(network)
+
+
+def with_lustre(healthy: HealthyAccount, network: Network) -> dict[str, Any]:
+    """A job with an input in a file system of another VPC."""
+    healthy.values["inputs"] = {"train": {"aws": "fsx://fs-0123456789abcdef0/words"}}
+    return healthy.spec(network)
+
+
+def without_interfaces(healthy: HealthyAccount, network: Network) -> dict[str, Any]:
+    """A job whose role may not join a network."""
+    role = healthy.role.rpartition("/")[2]
+    deny = {**allow("ec2:CreateNetworkInterface"), "Effect": "Deny"}
+    healthy.client("iam").put_role_policy(
+        RoleName=role, PolicyName="deny", PolicyDocument=_policy([deny])
+    )
+    return healthy.spec(network)
+
+
+BROKEN_NETWORKS: dict[str, tuple[str, str, Callable[[HealthyAccount], dict[str, Any]]]] = {
+    "no such subnet": (
+        *("subnets", "there is none"),
+        lambda h: h.spec(replace(h.network().open(), subnet="subnet-0123456789abcdef0")),
+    ),
+    "no such group": (
+        *("security groups", "there is none"),
+        lambda h: h.spec(replace(h.network(), group="sg-0123456789abcdef0")),
+    ),
+    "a group of another network": (
+        *("security groups", "not of the subnets' VPC"),
+        lambda h: h.spec(replace(h.network().open(), group=h.network("other").group)),
+    ),
+    "a group that lets nobody out by EFA": (
+        *("security groups", "EFA needs"),
+        lambda h: h.spec(h.network().open(outward=False)),
+    ),
+    "a role that may not join": (
+        *("role and network", "ec2:CreateNetworkInterface"),
+        lambda h: without_interfaces(h, h.network().open()),
+    ),
+    "a file system without a mount": (
+        *("input train", "it is in no VPC"),
+        lambda h: with_efs(h, h.network().open()),
+    ),
+    "no such file system": (
+        *("input train", "there is none"),
+        lambda h: with_lustre(h, h.network().open()),
     ),
 }
