@@ -71,14 +71,14 @@ def rights_checks(cloud: AwsClient, things: Things, principal: str, who: str) ->
 
 def _identity(cloud: AwsClient, principal: str) -> str:
     """Return the ARN for the simulator: a session's role, or the identity itself."""
-    session = re.fullmatch(r"arn:([\w-]+):sts::(\d+):assumed-role/([^/]+)/.+", principal)
+    session = re.search(":assumed-role/([^/]+)/", principal)
     if session is None:
         return principal
 
     try:  # the role may have a path, which the session's ARN leaves out
-        return str(cloud.call("iam", "get_role", RoleName=session[3])["Role"]["Arn"])
+        return str(cloud.call("iam", "get_role", RoleName=session[1])["Role"]["Arn"])
     except CloudError:
-        return f"arn:{session[1]}:iam::{session[2]}:role/{session[3]}"
+        return principal
 
 
 def _check(
@@ -141,7 +141,17 @@ def _simulated(
             ContextEntries=[_entry(key, value) for key, value in json.loads(context).items()],
         )
         for page in pages:
-            yield from page["EvaluationResults"]
+            for result in page["EvaluationResults"]:
+                yield from _of_resources(result, arns)
+
+
+def _of_resources(result: Mapping[str, Any], arns: list[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the result of an action on each resource, which it holds inside unless that is `*`."""
+    for inner in result.get("ResourceSpecificResults") or ():
+        yield {**result, **inner, "EvalDecision": inner["EvalResourceDecision"]}
+
+    if not result.get("ResourceSpecificResults"):
+        yield {"EvalResourceName": ", ".join(arns), **result}
 
 
 def _entry(key: str, value: Any) -> dict[str, Any]:

@@ -222,7 +222,7 @@ def refusal(call: Call, denied_actions: Container[str]) -> ServiceError | None:
 # IAM's policy simulator, over the users, roles and policies that moto keeps:
 # SimulatePrincipalPolicy.
 # After its API reference: it takes the ARN of a user or a role, and no session's; a decision names
-# explicit denials.
+# explicit denials. Results are per action, and inside per resource unless that is "*".
 
 _PRINCIPAL = re.compile(r"arn:aws:iam::\d{12}:(?P<kind>user|role)/(?:.*/)?(?P<name>[^/]+)")
 
@@ -250,18 +250,30 @@ class Simulation:
         entries = body.get("ContextEntries", [])
         context = {entry["ContextKeyName"]: entry["ContextKeyValues"][0] for entry in entries}
         policy = list(self._statements(body["PolicySourceArn"]))
-        results = [
-            {
-                "EvalActionName": action,
-                "EvalResourceName": resource,
-                "EvalDecision": _decision(
+        resources = body.get("ResourceArns", ["*"])
+        results = []
+        for action in body["ActionNames"]:
+            missing = sorted(_keys(policy, action) - context.keys())
+            decisions = {
+                resource: _decision(
                     Attempt(action=action, resource=resource, context=context), policy
-                ),
-                "MissingContextValues": sorted(_keys(policy, action) - context.keys()),
+                )
+                for resource in resources
             }
-            for action in body["ActionNames"]
-            for resource in body.get("ResourceArns", ["*"])
-        ]
+            result: dict[str, Any] = {"EvalActionName": action}
+            result["EvalDecision"] = max(decisions.values())  # allowed, explicitDeny, implicitDeny
+            if resources == ["*"]:
+                result |= {"EvalResourceName": "*", "MissingContextValues": missing}
+            else:
+                result["ResourceSpecificResults"] = [
+                    {
+                        "EvalResourceName": resource,
+                        "EvalResourceDecision": decision,
+                        "MissingContextValues": missing,
+                    }
+                    for resource, decision in decisions.items()
+                ]
+            results.append(result)
         return {"IsTruncated": False, "EvaluationResults": results}
 
     def _statements(self, principal: str) -> Iterator[Statement]:

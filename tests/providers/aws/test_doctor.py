@@ -194,6 +194,9 @@ def test_a_session_of_a_role_is_judged_by_the_role(
         "following",
         "stopping",
     ], "the job's role may neither pass itself nor submit"
+    healthy.cloud.account.denied_actions.add("iam:GetRole")
+    by_name = {check.name: check for check in checks_of(healthy.spec())}
+    assert by_name["submitting"].verdict == "not checked", "the role may have a path"
 
 
 def test_the_command_asks_for_the_job_of_the_folder_and_says_what_is_not_set(
