@@ -65,8 +65,8 @@ class Question:
 
     @classmethod
     def of_setting(cls, issue: Issue) -> Check:
-        """Return a wrong check for an invalid or missing setting."""
-        name = ".".join(map(str, issue.path)) or "settings"
+        """Return a wrong check for a mistake in a field, a setting or the job as a whole."""
+        name = ".".join(map(str, issue.path)) or "job"
         answer = ": ".join(part for part in (issue.origin, issue.message) if part)
         return cls(name, "is it valid", issue.path).wrong(answer, issue.hint or "")
 

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from cloudtrain.api import jobs
+from cloudtrain.api.preflight import preflight
 from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.checkup import Check, Question
 from cloudtrain.declaration import declaration_of
@@ -56,14 +57,18 @@ def doctor(
     else:
         place = declaration.label
 
-    for issue in plan.issues:
-        if issue.is_error and issue.path:
-            yield place, Question.of_setting(issue)
-
     yield here, data_folder_check(plan)
     is_built = plan.host.image is not None and plan.host.image.recipe is not None
     if plan.provider == MACHINE or (declaration.is_remote and is_built):
         yield here, engine_check()
+
+    issues: Sequence[Issue] = plan.issues
+    if plan.provider == MACHINE:  # the others' walks ask their engines and SDKs themselves
+        issues = preflight(plan, starting=False)
+
+    for issue in issues:
+        if issue.is_error:
+            yield place, Question.of_setting(issue)
 
     for check in platform_checks(plan):
         yield place, check

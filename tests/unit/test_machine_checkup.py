@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import cloudtrain
+from cloudtrain.api import doctor
 from cloudtrain.api.doctor import exit_code
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError, warning
@@ -18,7 +19,7 @@ from cloudtrain.providers.docker.engine import EngineInfo
 from cloudtrain.providers.local import checks as checkup
 from cloudtrain.providers.local import machine
 from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
-from tests.support.samples import assert_only_wrong, names_of_wrong
+from tests.support.samples import assert_only_wrong, names_of_wrong, python_program
 
 # `cloudtrain doctor` reports nothing on a good machine, and the one fault of every other.
 
@@ -56,15 +57,8 @@ def test_nothing_is_wrong_with_a_good_machine() -> None:
     assert names_of_wrong(of_machine()) == []
 
 
-def test_a_machine_without_gpus_is_a_good_one_for_a_job_without() -> None:
-    assert names_of_wrong(of_machine(changed(cuda="", torch_gpus=0), GpuFacts())) == []
-    assert checkup.gpu_check(GpuFacts(), needed=True).is_wrong
-
-
-def test_missing_torch_is_wrong_unless_the_command_starts_its_ranks_itself() -> None:
-    bare = changed(torch="", cuda="", torch_gpus=0)
-    assert_only_wrong(of_machine(bare), "torch", "not installed for /usr/bin/python3")
-    assert checkup.torch_check(bare, GPUS, needed=False).verdict == "found"
+def test_a_machine_without_gpus_and_torch_is_a_good_one_for_jobs_without() -> None:
+    assert names_of_wrong(of_machine(changed(torch="", cuda="", torch_gpus=0), GpuFacts())) == []
 
 
 @pytest.mark.parametrize(
@@ -125,6 +119,25 @@ def test_a_driver_is_asked_by_its_own_program(
         "#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n"
     )
     assert "version mismatch" in machine.ask_driver().error
+
+
+def test_doctor_is_wrong_where_a_submit_would_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(machine, "ask_driver", GpuFacts)
+    monkeypatch.setattr(machine, "ask_python", lambda _: changed(cuda="", torch_gpus=0))
+    job = tmp_path / "job.yaml"
+    for uri in ("./gone", "s3://bucket/words"):
+        job.write_text(f"name: digits\ninputs: {{train: {uri}}}\n")
+        wrong = [check for _, check in doctor.doctor() if check.is_wrong]
+        assert "inputs.train" in f"{wrong[0].name} {wrong[0].answer}"
+    job.unlink()
+    assert names_of_wrong(check for _, check in doctor.doctor()) == []
+    program = python_program(tmp_path / "without-torch", "raise SystemExit(1)")
+    monkeypatch.setenv("CLOUDTRAIN_PYTHON", str(program))
+    (torch,) = [check for _, check in doctor.doctor() if check.is_wrong]
+    assert torch.answer == f"torch is not installed for {program}"
 
 
 def test_missing_engine_matters_only_for_containers(

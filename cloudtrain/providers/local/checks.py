@@ -33,9 +33,7 @@ MIN_DRIVERS: Mapping[int, str] = {11: "450.80.02", 12: "525.60.13", 13: "580"}
 
 NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 """Folder in which NVIDIA's driver for Linux has one for each GPU."""
-_INSTALL_TORCH = (
-    'pip install "cloudtrain[train]", or set CLOUDTRAIN_PYTHON to a Python that has torch'
-)
+
 _CUDA_WHEELS = (
     "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130"
 )
@@ -222,6 +220,7 @@ def _torch(plan: Plan, python: str) -> list[Issue]:
     if plan.spec.launcher == "none":
         return []
 
+    hint = 'pip install "cloudtrain[train]", or set CLOUDTRAIN_PYTHON to a Python that has torch'
     if python == sys.executable:
         has_torch = importlib.util.find_spec("torch") is not None
     else:
@@ -235,12 +234,12 @@ def _torch(plan: Plan, python: str) -> list[Issue]:
             )
             has_torch = answer.returncode == 0
         except (OSError, subprocess.TimeoutExpired) as error:
-            return [Issue((), f"{python} cannot be run: {error}", _INSTALL_TORCH)]
+            return [Issue((), f"{python} cannot be run: {error}", hint)]
 
     if has_torch:
         return []
 
-    return [Issue((), f"torch is not installed for {python}", _INSTALL_TORCH)]
+    return [Issue((), f"torch is not installed for {python}", hint)]
 
 
 def _has_driver() -> bool:
@@ -258,9 +257,9 @@ def machine_checks(plan: Plan) -> Iterator[Check]:
 
     gpus = machine.ask_driver()
     if facts.version:
-        yield torch_check(facts, gpus, needed=plan.spec.launcher != "none")
+        yield torch_check(facts, gpus)
 
-    yield gpu_check(gpus, needed=plan.gpus > 0)
+    yield gpu_check(gpus)
     if gpus.driver:
         yield driver_check(gpus, facts)
 
@@ -283,19 +282,14 @@ def python_check(facts: PythonFacts) -> Check:
     return question.found(f"it is {facts.version}")
 
 
-def torch_check(facts: PythonFacts, gpus: GpuFacts, *, needed: bool = True) -> Check:
-    """Check that torch can be imported and sees the driver's GPUs.
-
-    `needed`: whether the job's launcher starts ranks, for which it uses torch.
-    """
+def torch_check(facts: PythonFacts, gpus: GpuFacts) -> Check:
+    """Check that torch, if it is installed, can be imported and sees the driver's GPUs."""
     question = Question("torch", "can it be imported, and does it see the GPUs")
     if facts.error:
         fix = f"{facts.path} -m pip install --force-reinstall torch"
         return question.wrong(f"it cannot be imported: {facts.error}", fix)
-    if not facts.torch and needed:
-        return question.wrong(f"it is not installed for {facts.path}", _INSTALL_TORCH)
     if not facts.torch:
-        return question.found("it is not installed, and a job with launcher: none needs none")
+        return question.not_checked("it is not installed")
 
     if gpus.names and not facts.cuda:
         return question.wrong(
@@ -317,7 +311,7 @@ def torch_check(facts: PythonFacts, gpus: GpuFacts, *, needed: bool = True) -> C
     return question.found(f"torch {facts.torch}{sees}")
 
 
-def gpu_check(gpus: GpuFacts, *, needed: bool = False) -> Check:
+def gpu_check(gpus: GpuFacts) -> Check:
     """Check that the GPUs of this machine have a driver that answers."""
     question = Question("GPUs", "which GPUs of NVIDIA are here")
     if gpus.error:
@@ -328,9 +322,6 @@ def gpu_check(gpus: GpuFacts, *, needed: bool = False) -> Check:
     if gpus.names:
         counts = {name: gpus.names.count(name) for name in gpus.names}
         return question.found(", ".join(f"{count} x {name}" for name, count in counts.items()))
-
-    if needed:
-        return question.wrong("none with a driver", "--set resources.gpus=0 rehearses on the CPU")
 
     return question.found("none with a driver: jobs here run on the CPU")
 
