@@ -176,10 +176,13 @@ FREE = {
     "GetRunToken",
     "LogMetric",
     "LogParameter",
+    "GetRegistry",
+    "GetRegistryEnvironment",
+    "ListRegistryEnvironments",
 }
-"""Calls that need no role: addresses of services, a token, a result whose address the requester
-got, and lists that the service filters by itself. With the token of a run: its next token, metrics
-and parameters.
+"""Calls that need no role: addresses of services, Microsoft's own registry, a token, a result whose
+address the requester got, and lists that the service filters by itself. With the token of a run:
+its next token, metrics and parameters.
 """
 
 

@@ -35,6 +35,7 @@ UNBOUNDED = {
     "providers/aws/rights.py": "a table of the package",
     "providers/aws/service_model.py": "a table of the package, or of an installed SDK",
     "providers/azure/infrastructure.py": "a file of the package",
+    "providers/azure/rights.py": "a table of the package",
     "providers/azure/storage.py": "an archive that a submit has packed",
     "providers/shared/recording.py": "modules of an installed SDK and of the package",
     "providers/docker/emulator.py": "a document that a submit has just written",

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.bundle import bundled
-from cloudtrain.providers.azure.rights import CALLED
+from cloudtrain.providers.azure.rights import rights_of
 from tests.fakes.azure.account import WORKSPACES, Cluster
 from tests.fakes.azure.rights import BUILT_IN, Access, Assignment, role_of
 
@@ -21,29 +21,12 @@ if TYPE_CHECKING:
     from tests.fakes.azure.cloud import AzureCloud
 
 
-DOCTOR = (
-    "Microsoft.Authorization/permissions/read",
-    "Microsoft.Authorization/roleAssignments/read",
-    "Microsoft.Authorization/roleDefinitions/read",
-    "Microsoft.KeyVault/vaults/read",
-)
-"""Actions that only `doctor` and `check --online` use."""
-
-_IMPLIED = (
-    f"{WORKSPACES}/environments/build/action",
-    f"{WORKSPACES}/environments/readSecrets/action",
-    f"{WORKSPACES}/environments/write",
-    f"{WORKSPACES}/metadata/artifacts/write",
-)
-"""Further actions of "Submitting any type of run (V2)" in Microsoft's "Manage access to Azure
-Machine Learning workspaces".
-"""
-
-ASSETS = (f"{WORKSPACES}/data/versions/read", f"{WORKSPACES}/models/versions/read")
-"""Actions that look whether an input's data asset or model exists."""
-
-SUBMITTER = (*DOCTOR, *ASSETS, f"{WORKSPACES}/read", *CALLED, *_IMPLIED)
-"""For people and CI."""
+LOOKING = rights_of("looking")["anything"]
+ON_WORKSPACE = {
+    use: rights_of("people")[use] for use in rights_of("people").keys() - {"blobs", "keys"}
+}
+SUBMITTER = sorted({*LOOKING, *chain.from_iterable(ON_WORKSPACE.values())})
+"""Actions of people and CI. The datastores of the template have no keys."""
 
 
 # Evaluate an ARM template: its resources and outputs, as Azure Resource Manager reads them.
@@ -359,7 +342,6 @@ def deploy(cloud: AzureCloud, **parameters: Any) -> Mapping[str, str]:
     account.access.assignments[:] = granted.assignments
     account.access.is_enforced = True
     account.rights.resources = [one.id for one in resources]
-    account.rights.vaults = {jobs_vault.rpartition("/")[2]}
     account.rights.deployments["cloudtrain"] = {
         "provisioningState": "Succeeded",
         "outputs": template.outputs(),

@@ -31,7 +31,15 @@ from tests.support.aws_template import (
 )
 from tests.support.aws_template import DOCTOR as AWS_DOCTOR
 from tests.support.aws_template import SUBMITTER as AWS_SUBMITTER
-from tests.support.azure_template import CASES, DOCTOR, DOCUMENT, GROUP, PEOPLE, SUBMITTER, deployed
+from tests.support.azure_template import (
+    CASES,
+    DOCUMENT,
+    GROUP,
+    LOOKING,
+    PEOPLE,
+    SUBMITTER,
+    deployed,
+)
 
 WITHOUT_RESOURCES = {
     "ecr:GetAuthorizationToken",
@@ -319,7 +327,7 @@ def test_role_of_submitters_adds_only_reading_roles_to_data_scientist() -> None:
         for action in submitter.actions
         if not BUILT_IN[SCIENTIST].grants(action, on_data=False)
     }
-    assert more == {*DOCTOR, f"{WORKSPACES}/read"}
+    assert more == {*LOOKING, f"{WORKSPACES}/read"}
 
 
 @pytest.mark.parametrize("case", CASES)

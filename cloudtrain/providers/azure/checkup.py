@@ -1,39 +1,73 @@
-"""Read-only checks of an Azure ML workspace for `cloudtrain doctor azure`, in order of repairs."""
+"""Walk over a command job: is each thing there, and who may use it? `doctor` and `check --online`.
+
+Azure Resource Manager and the workspace are asked, by calls that only read.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checkup import Check, Question
-from cloudtrain.errors import CloudError, RefusedError, UsageError
+from cloudtrain.errors import CloudtrainError, RefusedError, UsageError
+from cloudtrain.planning.reference import ACR
 from cloudtrain.providers.azure.account import format_issues
 from cloudtrain.providers.azure.config import AzureConfig, connect
-from cloudtrain.providers.azure.results import datastore_path
-from cloudtrain.providers.azure.rights import ML_VERSION, Account, rights_checks, workspace_id
+from cloudtrain.providers.azure.lookups import IN_REGISTRY, asset, data_checks, in_registry
+from cloudtrain.providers.azure.rights import rights_of
 from cloudtrain.providers.azure.submit import refuse_cluster, refuse_serverless
+from cloudtrain.providers.azure.things import (
+    ML_VERSION,
+    REGISTRY,
+    VAULT,
+    VERSIONS,
+    Identity,
+    NotCheckedError,
+    Things,
+)
 from cloudtrain.providers.shared.account import clock_check
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
-    from cloudtrain.providers.azure.sdk import ResourceManager
 
-_ASSET = re.compile(r"azureml:([^:@/]+)(?::([^:@/]+)|@latest)")
+MICROSOFTS = "mcr.microsoft.com"
+"""Registry that everybody may pull from."""
+
+CURATED = "azureml:AzureML-"
+"""Prefix of short names of Microsoft's environments."""
+
+UNKNOWN = (
+    (
+        "network",
+        "do the job's machines reach what they need",
+        "private networks and firewalls are not seen from here",
+    ),
+    (
+        "policies",
+        "does anything refuse what roles allow",
+        "Azure Policy, locks and deny assignments are not asked",
+    ),
+    ("capacity", "are the machines free", "Azure tells it when they are asked for"),
+)
+"""Checks that no call answers: name, question, reason."""
 
 _NAME_CLAIMS = ("upn", "unique_name", "preferred_username", "appid")
 """Claims of a token that may name its owner, the best one first."""
 
+_SECRET = re.compile(
+    r"(?:keyvault:)?(?:https://)?([a-z][a-z0-9-]+)(?:\.vault\.[a-z.]+/secrets)?/([a-z0-9-]+)\b.*",
+    re.IGNORECASE,
+)
+
 
 def account_checks(plan: Plan) -> Iterator[Check]:
-    """Yield each check of a job's workspace as its answer comes.
+    """Yield a check of each thing in a plan's request, as its answer comes.
 
-    Without a login or a workspace, skip the checks that need it.
+    Without a login or a workspace, skip those that need it.
     """
-    target = plan.target
-    config = target.config_as(AzureConfig)
+    config = plan.target.config_as(AzureConfig)
     try:
         cloud = connect(config.subscription, config.resource_group, config.workspace)
     except UsageError as error:
@@ -42,209 +76,171 @@ def account_checks(plan: Plan) -> Iterator[Check]:
 
     from cloudtrain.providers.azure.sdk import ResourceManager
 
-    arm = ResourceManager()
-    malformed = list(format_issues(config))
-    yield from map(Question.of_setting, malformed)
-    if malformed:
-        return
-
-    claims: dict[str, Any] = {}
-    document: dict[str, Any] = {}
-    login = _credentials_check(arm, claims)
+    things = Things(cloud=cloud, arm=ResourceManager(), plan=plan, caller=Identity("you", ""))
+    login = things.ask("credentials", "whose are they", (), _credentials)
     yield login
-    if login.is_wrong:
+    if login.is_wrong or any(format_issues(config)):
         return
 
-    yield from _workspace_checks(arm, config, document)
-    if not document:
+    place = ("azure", "workspace")
+    yield things.ask("workspace", f"is {config.workspace} there and ready", place, _workspace)
+    if not things.workspace:
+        rest = Question("everything else", "is it there, and who may use it")
+        yield rest.not_checked("the workspace alone tells of it")
         return
 
-    account = Account(
-        cloud=cloud,
-        arm=arm,
-        config=config,
-        target=target,
-        spec=plan.spec,
-        user=str(claims.get("oid") or ""),
-        workspace=document,
-    )
-    yield from rights_checks(account)
-    yield from _input_checks(account)
-    yield from _environment_checks(account)
-    yield _machines_check(account)
+    yield clock_check(things.date, time.time())
+    spec = plan.spec
+    if name := config.compute:
+        question = f"has {name} {spec.resources.nodes} nodes of the planned kind"
+        yield things.ask("compute", question, ("azure", "compute"), _cluster)
+    else:
+        question = f"may {spec.machines} x {' or '.join(plan.target.instances)} run at once"
+        yield things.ask("quota", question, spec.machines_at, _quota)
+
+    yield things.ask("identity", "whom does the job act as", ("azure", "identity"), _identity)
+    question = "is it there, and may the machines pull it"
+    yield things.ask("environment", question, ("image",), _environment)
+    yield from data_checks(things)
+    for variable, address in (plan.request.job.secrets or {}).items():
+        question = f"is {address} there, and may the job read it"
+        yield things.ask("secret", question, ("secrets", variable), _secret, address)
+
+    yield things.ask("your rights", "may you submit, follow, stop and fetch", place, _rights)
+    for name, question, reason in UNKNOWN:
+        yield Question(name, question).not_checked(reason)
 
 
-def _credentials_check(arm: ResourceManager, claims: dict[str, Any]) -> Check:
-    """Check whose the credentials are. `claims`: filled with the token's claims."""
-    question = Question("credentials", "whose are they")
-
-    def ask() -> Check:
-        claims.update(arm.claims())
-        for claim in _NAME_CLAIMS:
-            if claims.get(claim):
-                return question.found(str(claims[claim]))
-
-        return question.found("a token that says no name")
-
-    return question.answered_by(ask)
+def _credentials(things: Things) -> str:
+    """Return whose the credentials are."""
+    claims = things.arm.claims()
+    things.caller = Identity("you", str(claims.get("oid") or ""))
+    names = [str(claims[claim]) for claim in _NAME_CLAIMS if claims.get(claim)]
+    return (*names, "a token that says no name")[0]
 
 
-def _workspace_checks(
-    arm: ResourceManager,
-    config: AzureConfig,
-    document: dict[str, Any],
-) -> Iterator[Check]:
-    """Check existence and location of the workspace, and the clock. Fills `document`."""
-    question = Question(
-        "workspace",
-        f"is {config.workspace} there and ready",
-        ("azure", "workspace"),
-    )
-    try:
-        answer = arm.get(workspace_id(config), ML_VERSION)
-    except CloudError as error:
-        if error.code in ("NoWorkspace", "NotFound"):
-            yield question.wrong(error.what, error.hint or "az ml workspace list")
-        else:
-            yield question.failed(error)
-        return
-
-    yield clock_check(answer.date, time.time())
-    document.update(answer.document)
-    location = str(document.get("location") or "")
-
-    state = (document.get("properties") or {}).get("provisioningState")
+def _workspace(things: Things) -> str:
+    """Return where the workspace is. Sets its document."""
+    config = things.config
+    answer = things.arm.get(things.scope, ML_VERSION)
+    things.workspace = answer.document
+    things.date = answer.date
+    location = str(answer.document.get("location") or "")
+    state = things.workspace["properties"].get("provisioningState")
     if config.location and location and location != config.location:
-        yield question.wrong(
-            f"it is in {location}, not in {config.location}", f"azure.location: {location}"
-        )
-    elif state not in (None, "Succeeded"):
-        yield question.wrong(
-            f"its state is {state}",
-            "az ml workspace show tells more; wait, or make it again",
-        )
-    else:
-        yield question.found(f"it is, in {location}")
+        message = f"it is in {location}, not in {config.location}"
+        raise RefusedError(message, hint=f"azure.location: {location}")
+    if state not in (None, "Succeeded"):
+        fix = "az ml workspace show tells more; wait, or make it again"
+        raise RefusedError(f"its state is {state}", hint=fix)
+
+    return f"it is, in {location}"
 
 
-def _input_checks(account: Account) -> Iterator[Check]:
-    """Yield a check that each input exists that is a path of a datastore or a data asset."""
-    provider = account.target.provider
-    for name, item in account.spec.inputs.items():
-        uri = item.on(provider) or ""
-        question = Question("input", f"is there anything at {uri}", ("inputs", name))
-        asset = _ASSET.fullmatch(uri)
-        if uri.startswith("azureml://datastores/"):
-            yield question.answered_by(partial(_stored_input, account, question, uri))
-        elif asset:
-            kind = "models" if "model" in (item.type or "") else "data"
-            yield question.answered_by(partial(_asset, account, question, kind, asset))
+def _cluster(things: Things) -> str:
+    """Return that a cluster can hold the job. Sets its document."""
+    name = things.config.compute or ""
+    target = things.plan.target
+    nodes = things.plan.spec.resources.nodes
+    refuse_cluster(things.cloud, name, nodes, target.instances, target.gpus or 0)
+
+    compute = things.arm.get(f"{things.scope}/computes/{name}", ML_VERSION).document
+    machines = compute["properties"].get("properties") or {}
+    for state in (compute["properties"].get("provisioningState"), machines.get("state")):
+        if state in ("Failed", "Deleting", "Stopped", "Stopping"):
+            raise RefusedError(f"its state is {state}", hint=f"az ml compute show --name {name}")
+
+    things.compute = compute
+    return "it has"
 
 
-def _environment_checks(account: Account) -> Iterator[Check]:
-    """Yield a check that the job's environment exists; Microsoft's own are in every workspace."""
-    asset = _ASSET.fullmatch(account.target.image_address)
-    if asset and not asset[1].startswith("AzureML-"):
-        question = Question("environment", f"is {asset[0]} there", ("image",))
-        yield question.answered_by(partial(_asset, account, question, "environments", asset))
+def _quota(things: Things) -> str:
+    """Return the sufficient quotas of the first machines that have any: a submit tries them too."""
+    if things.plan.request.document["resources"].get("locations"):
+        raise NotCheckedError("the job names locations, and quotas are of the workspace's own")
 
-
-def _stored_input(account: Account, question: Question, uri: str) -> Check:
-    datastore, path = datastore_path(uri)
-    try:
-        container = account.cloud.container(datastore)
-    except CloudError as error:
-        if error.code == "NotFound":
-            return question.wrong(
-                f"there is no datastore {datastore}", "az ml datastore list shows those there are"
-            )
-        if error.code != "NoContainer":
-            raise
-        return question.not_checked(f"{datastore} is not a blob container")
-
-    if next(container.blobs(path), None) is not None:
-        return question.found("there is")
-
-    return question.wrong(
-        f"there is nothing at {uri}",
-        f"look at the datastore in the studio; inputs.{question.setting[1]} names another path",
-    )
-
-
-def _asset(account: Account, question: Question, kind: str, asset: re.Match[str]) -> Check:
-    """Check that an asset has the version, or any for `@latest`."""
-    versions = f"{account.scope}/{kind}/{asset[1]}/versions"
-    try:
-        if asset[2]:
-            account.arm.get(f"{versions}/{asset[2]}", ML_VERSION)
-            return question.found("there is")
-        if next(account.arm.listed(versions, ML_VERSION), None) is not None:
-            return question.found("there is")
-    except CloudError as error:
-        if error.code not in ("NotFound", "NoWorkspace"):
-            raise
-
-    name = kind.removesuffix("s")
-    noun = "data asset" if name == "data" else name
-    return question.wrong(f"there is no {noun} {asset[0]}", f"az ml {name} list shows the others")
-
-
-def _machines_check(account: Account) -> Check:
-    """Check that the cluster can run the job, or the quota allows its machines."""
-    config = account.config
-    spec = account.spec
-    types = account.target.instances
-    gpus = account.target.gpus or 0
-    nodes = spec.resources.nodes
-    compute = config.compute or ""
-    if compute:
-        question = Question(
-            "compute",
-            f"has the cluster {compute} {nodes} nodes of the planned kind",
-            ("azure", "compute"),
-        )
-    else:
-        question = Question(
-            "quota", f"may {spec.machines} x {' or '.join(types)} run at once", spec.machines_at
-        )
-
-    def ask() -> Check:
-        try:
-            if compute:
-                refuse_cluster(account.cloud, compute, nodes, types, gpus)
-                return _state(account, question)
-        except RefusedError as error:
-            return question.wrong(error.what, error.hint or "")
-        return _serverless(account, question)
-
-    return question.answered_by(ask)
-
-
-def _serverless(account: Account, question: Question) -> Check:
-    """Check the quotas of the machines in their order: a submit tries the next one too."""
-    spec = account.spec
     refusals = []
-    for size in account.target.instances:
+    spec = things.plan.spec
+    for size in things.plan.target.instances:
         try:
-            quotas = refuse_serverless(account.cloud, size, spec.machines, spot=spec.resources.spot)
+            spot = spec.resources.spot
+            quotas = refuse_serverless(things.cloud, size, spec.machines, spot=spot)
         except RefusedError as error:
             refusals.append(error)
             continue
         if not quotas:
-            return question.not_checked(f"no quota of the region names the family of {size}")
-        return question.found(f"{size} may, by {', '.join(quotas)}")
+            raise NotCheckedError(f"no quota of the region names the family of {size}")
+        return f"{size} may, by {', '.join(quotas)}"
 
-    reasons = "; ".join(error.what for error in refusals)
-    return question.wrong(reasons, refusals[0].hint or "")
+    raise RefusedError("; ".join(error.what for error in refusals), hint=refusals[0].hint)
 
 
-def _state(account: Account, question: Question) -> Check:
-    """Check that the cluster was created without an error: others take no jobs."""
-    resource = account.arm.get(f"{account.scope}/computes/{account.config.compute}", ML_VERSION)
-    state = resource.document["properties"].get("provisioningState")
-    if state not in (None, "Succeeded"):
-        return question.wrong(
-            f"its state is {state}", f"az ml compute show --name {account.config.compute} tells why"
-        )
+def _identity(things: Things) -> str:
+    """Return whom the job acts as: by default a serverless job acts as its submitter."""
+    chosen: Mapping[str, str] = things.plan.request.document.get("identity") or {}
+    kind = chosen.get("type")
+    if kind == "user_identity" or (kind is None and not things.config.compute):
+        things.job = things.caller
+        return "you"
 
-    return question.found("it has")
+    ids = [value for key, value in chosen.items() if key != "type"]
+    things.job = things.identity(ids, of_job=kind is not None)
+    return things.job.words
+
+
+def _environment(things: Things) -> str:
+    """Return who may pull the image of the environment."""
+    environment: Any = things.plan.request.document["environment"]
+    if not isinstance(environment, str):
+        things.uses.add("image")
+        image = environment.get("image")
+    elif environment.startswith(IN_REGISTRY):
+        return in_registry(things, environment)
+    else:
+        things.uses.add("environment")
+        try:
+            image = asset(things, "environments", environment).get("image")
+        except CloudtrainError as error:
+            if not environment.startswith(CURATED):
+                raise
+            raise NotCheckedError("Azure ML alone knows all of Microsoft's names") from error
+
+    host = (image or MICROSOFTS).partition("/")[0]
+    if host == MICROSOFTS:
+        return "it is Microsoft's, or Azure ML builds it"
+    if not ACR.fullmatch(host):
+        raise NotCheckedError(f"a private image in {host} needs a connection of the workspace")
+
+    known_id = str(things.workspace["properties"].get("containerRegistry"))
+    registry = things.resource(REGISTRY, re.split(r"[.-]", host)[0], known_id)
+    return f"{things.require(things.identity(), registry['id'], rights_of('job')['registry'])} may"
+
+
+def _secret(things: Things, place: str) -> str:
+    """Return who may read a secret. Its value is not read."""
+    match = _SECRET.fullmatch(place)
+    if match is None:
+        raise NotCheckedError("it is at no address of Azure Key Vault")
+
+    vault = things.resource(VAULT, match[1], str(things.workspace["properties"].get("keyVault")))
+    secret = things.arm.get(f"{vault['id']}/secrets/{match[2]}", VERSIONS[VAULT])
+    if (secret.document["properties"].get("attributes") or {}).get("enabled") is False:
+        raise RefusedError("it is disabled", hint="az keyvault secret set-attributes")
+    if vault["properties"].get("enableRbacAuthorization"):
+        return f"{things.require(things.job, vault['id'], rights_of('job')['secret'])} may"
+
+    for policy in vault["properties"].get("accessPolicies") or ():
+        allowed = {"Get", "get", "All", "all"} & {*(policy["permissions"].get("secrets") or ())}
+        if allowed and things.job and policy["objectId"] == things.job.principal:
+            return f"{things.job.words} may, by an access policy"
+
+    raise NotCheckedError("no access policy names the job's identity; one of a group may hold")
+
+
+def _rights(things: Things) -> str:
+    """Return that the caller has the rights on the workspace that this job needs."""
+    actions = []
+    for use in ("always", *sorted(things.uses)):
+        actions += rights_of("people")[use]
+
+    return f"{things.require(things.caller, things.scope, actions)} may"

@@ -252,6 +252,15 @@ class Workspace:
         usage_id = usage_id.lower()
         return "/workspaces/" not in usage_id or f"{self._id}/usages/".lower() in usage_id
 
+    def registry_asset(self, registry: str, kind: str, name: str, **version: str) -> None:
+        """Look for an asset of a registry. `kind`: `environments`; `version`: `version` or `label`.
+
+        Raise CloudError with NotFound if it is missing.
+        """
+        with self._calling(f"looking at the registry {registry}"):
+            client = MLClient(credential(), registry_name=registry, enable_telemetry=False)
+            getattr(client, kind).get(name, **version)
+
     def container(self, datastore: str) -> BlobContainer:
         """Return the blob container of a datastore, opened with its credentials or the user's."""
         if datastore not in self._containers:

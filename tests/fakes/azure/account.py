@@ -45,7 +45,9 @@ class Cluster:
     state: str = "Succeeded"
     """Its provisioning state. Nothing but Succeeded takes jobs."""
     identity: str = CLUSTER_IDENTITY
-    """The object id of what its machines act as."""
+    """The object id of what its machines act as; empty for nothing."""
+    client: str = ""
+    """The client id of that identity, if it is assigned by users."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +136,7 @@ class Account:
     """Roles and their assignments: enforced after `tests.support.azure_template.deploy`, or if a
     test sets it.
     """
-    rights: Rights = field(default_factory=lambda: Rights(vaults={VAULT}))
+    rights: Rights = field(default_factory=Rights)
     """Other resources that Resource Manager lists."""
     parts: dict[str, str] = field(default_factory=dict)
     """Ids of a deployed workspace's parts: storageAccount, keyVault, containerRegistry; its

@@ -96,6 +96,7 @@ class AzureCloud:
             "PATH": f"{self._bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "AZURE_TOKEN_CREDENTIALS": "AzureCliCredential",
             "ARM_CLOUD_METADATA_URL": f"{self.endpoint.url}{METADATA}?api-version=2019-05-01",
+            "REGISTRY_DISCOVERY_ENDPOINT_URL": f"{self.endpoint.url}/",
             "REQUESTS_CA_BUNDLE": str(self._certificate),
             "SSL_CERT_FILE": str(self._certificate),
             "CLOUDTRAIN_AZURE_SUBSCRIPTION": self.account.subscription,

@@ -137,6 +137,26 @@ class Services:
             200, {"value": self.account.secrets[name], "id": told_id, "attributes": attributes}
         )
 
+    def registry(self, operation: str, place: Place) -> Response:
+        """Microsoft's registry of assets, which has the curated environments."""
+        name = place.names["name"]
+        version = place.names.get("version", "")
+        if operation == "GetRegistry":
+            registry = {
+                "registryName": name,
+                "subscriptionId": self.account.subscription,
+                "resourceGroup": "registries",
+                "primaryRegionResourceProviderUri": f"{self.account.url}/",
+            }
+            return json_response(200, registry)
+        versions = self.account.curated.get(name, {})
+        if operation == "ListRegistryEnvironments":
+            newest_first = [_curated(name, *version) for version in reversed(versions.items())]
+            return json_response(200, {"value": newest_first})
+        if version not in versions:
+            raise ServiceError("UserError", f"Environment {name}:{version} not found.", 404)
+        return json_response(200, _curated(name, version, versions[version]))
+
     def identity(self, request: Request, place: Place) -> Response:
         """A token for a process of a job: it shows the secret that its machine was given."""
         env = self.account.env
@@ -164,6 +184,13 @@ class Services:
                 "token_type": "Bearer",
             },
         )
+
+
+def _curated(name: str, version: str, image: str) -> dict[str, Any]:
+    """Return an environment of Microsoft's registry."""
+    id_ = f"azureml://registries/azureml/environments/{name}/versions/{version}"
+    properties = {"image": image, "osType": "Linux", "environmentType": "Curated"}
+    return {"id": id_, "name": version, "properties": properties}
 
 
 def login_script(account: Account) -> str:
@@ -375,6 +402,8 @@ class Endpoint(Server):
             return self._services.call(
                 call.operation, place, request.document(), self._principal(request)
             )
+        if call.service == "registry":
+            return self._services.registry(call.operation, place)
         if call.service == "rights":
             scope = self.account.real(place.path.partition(AUTHORIZATION)[0])
             rights_call = RightsCall(

@@ -17,6 +17,7 @@ from tests.fakes.azure.account import (
     WORKSPACE_IDENTITY,
     WORKSPACES,
     Account,
+    Cluster,
     VmSize,
 )
 from tests.fakes.azure.assets import Assets
@@ -262,14 +263,22 @@ def compute(account: Account, name: str, version: str) -> Resource | None:
         "type": f"{WORKSPACES}/computes",
         "location": account.location,
         "tags": {},
-        # Recorded clusters have none; role assignments of this imitation need one.
-        "identity": {
-            "type": "SystemAssigned",
-            "tenantId": account.tenant,
-            "principalId": cluster.identity,
-        },
+        **_identity(account, cluster),
         "properties": Form({}, compute_form.answered).filled(values),
     }
+
+
+def _identity(account: Account, cluster: Cluster) -> Resource:
+    """Return a cluster's identity. Recorded clusters have none; role assignments here need one."""
+    ids = {"tenantId": account.tenant, "principalId": cluster.identity}
+    if cluster.client:
+        name = account.resource("Microsoft.ManagedIdentity/userAssignedIdentities", "jobs")
+        assigned = {name: {**ids, "clientId": cluster.client}}
+        return {"identity": {"type": "UserAssigned", "userAssignedIdentities": assigned}}
+    if not cluster.identity:
+        return {"identity": {"type": "None"}}
+
+    return {"identity": {"type": "SystemAssigned", **ids}}
 
 
 def datastore(account: Account, name: str, version: str) -> Resource:

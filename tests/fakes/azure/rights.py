@@ -68,6 +68,8 @@ class Assignment:
     role: str
     """The last part of the definition's id."""
     scope: str
+    condition: str = ""
+    """A condition of attributes; it is shown, and not evaluated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,9 +180,30 @@ ROUTES = (
         rf"{_ID}/providers/Microsoft\.Resources/deployments/(?P<name>[^/]+)",
     ),
     ("rights", "GetVault", "GET", rf"{_ID}/providers/Microsoft\.KeyVault/vaults/(?P<name>[^/]+)"),
+    (
+        "rights",
+        "GetVaultSecret",
+        "GET",
+        rf"{_ID}/providers/Microsoft\.KeyVault/vaults/[^/]+/secrets/(?P<name>[^/]+)",
+    ),
+    (
+        "rights",
+        "GetStorage",
+        "GET",
+        rf"{_ID}/providers/Microsoft\.Storage/storageAccounts/(?P<name>.+)",
+    ),
+    (
+        "rights",
+        "GetContainerRegistry",
+        "GET",
+        rf"{_ID}/providers/Microsoft\.ContainerRegistry/registries/(?P<name>[^/]+)",
+    ),
 )
 _VERSIONS = {
     "GetVault": ("2024-11-01",),
+    "GetVaultSecret": ("2024-11-01",),
+    "GetStorage": ("2024-01-01",),
+    "GetContainerRegistry": ("2023-07-01",),
     "ListResources": ("2021-04-01",),
     "GetDeployment": ("2021-04-01",),
 }
@@ -189,6 +212,9 @@ RIGHTS = {
     "ListRoleAssignments": "Microsoft.Authorization/roleAssignments/read",
     "GetRoleDefinition": "Microsoft.Authorization/roleDefinitions/read",
     "GetVault": "Microsoft.KeyVault/vaults/read",
+    "GetVaultSecret": "Microsoft.KeyVault/vaults/secrets/read",
+    "GetStorage": "Microsoft.Storage/storageAccounts/read",
+    "GetContainerRegistry": "Microsoft.ContainerRegistry/registries/read",
     "GetDeployment": "Microsoft.Resources/deployments/read",
 }
 """The action of each call.
@@ -215,7 +241,10 @@ class Rights:
 
     resources: list[str] = field(default_factory=list)
     """Ids of resources outside the workspace."""
-    vaults: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+    """Names of resources, and of secrets in vaults, that were deleted."""
+    properties: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Properties of resources by their names, the last part of the id."""
     deployments: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Name of a deployment -> its properties."""
 
@@ -242,7 +271,7 @@ class Rights:
             return self._list(filter_text, call.caller, access)
         if call.operation == "GetDeployment":
             return self._deployment(call.path)
-        return self._vault(call.path)
+        return self._resource(call.path)
 
     def _list(self, filter_text: str, caller: str, access: Access) -> dict[str, Any]:
         match = re.fullmatch(r"resourceType eq '([^']+)' and name eq '([^']+)'", filter_text)
@@ -266,15 +295,13 @@ class Rights:
             raise ServiceError("DeploymentNotFound", message, 404)
         return {"id": path, "name": name, "properties": self.deployments[name]}
 
-    def _vault(self, path: str) -> dict[str, Any]:
+    def _resource(self, path: str) -> dict[str, Any]:
         name = path.rpartition("/")[2]
-        if name not in self.vaults:
-            message = f"The Resource 'Microsoft.KeyVault/vaults/{name}' was not found."
+        if name in self.gone:
+            message = f"The Resource '{path.rpartition('/providers/')[2]}' was not found."
             raise ServiceError("ResourceNotFound", message, 404)
-        return {
-            "id": path,
-            "properties": {"enableRbacAuthorization": True},
-        }
+        properties = {"enableRbacAuthorization": True, **self.properties.get(name, {})}
+        return {"id": path, "properties": properties}
 
 
 def assignments(scope: str, filter_text: str, access: Access) -> list[dict[str, Any]]:
@@ -291,6 +318,7 @@ def assignments(scope: str, filter_text: str, access: Access) -> list[dict[str, 
                 "roleDefinitionId": f"{subscription}{AUTHORIZATION}/roleDefinitions/{assignment.role}",
                 "principalId": assignment.principal,
                 "scope": assignment.scope,
+                "condition": assignment.condition or None,
             }
         }
         for assignment in access.assigned(who[1], scope)

@@ -55,6 +55,7 @@ _PARTS = {
     "MLFLOW": rf"/mlflow/v2\.0{_SCOPE}/api/2\.0/mlflow/runs",
     "DISCOVERY": DISCOVERY,
     "MSI": MSI,
+    "REGISTRY": r"/mferp/managementfrontend/subscriptions/[^/]+/resourceGroups/[^/]+/providers/.*",
     "SCOPE": _SCOPE,
     "REGION": _REGION,
     "NAME": "(?P<name>[^/]+)",
@@ -85,6 +86,9 @@ arm GetDatastore GET SCOPE/datastores/NAME
 arm ListSecrets POST SCOPE/datastores/NAME/listSecrets
 arm ListUsages GET REGION/usages
 arm ListVmSizes GET REGION/vmSizes
+registry GetRegistry GET /registrymanagement/v1\.0/registries/NAME/discovery
+registry ListRegistryEnvironments GET REGISTRY/environments/NAME/versions
+registry GetRegistryEnvironment GET REGISTRY/environments/NAME/versions/VERSION
 history GetDiscovery GET DISCOVERY
 history GetRunDetails GET HISTORY/runs/NAME/details
 history ListChildren GET HISTORY/runs/NAME/children

@@ -1,9 +1,10 @@
-"""`cloudtrain doctor azure` reports each fault of a workspace; outputs of a deployment."""
+"""`cloudtrain doctor azure` names each thing that a workspace lacks; outputs of a deployment."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,56 +12,53 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from cloudtrain.api import doctor
+from cloudtrain.checkup import Check
 from cloudtrain.planning.reference import RegistryImage
 from cloudtrain.providers.azure import checkup as azure_checkup
-from tests.fakes.azure.account import CLUSTER_IDENTITY, REGISTRY, VAULT, WORKSPACE_IDENTITY
-from tests.fakes.azure.cloud import AzureCloud, client
-from tests.fakes.azure.rights import BLOBS, PULL, READER, SCIENTIST, SECRETS, Assignment
+from cloudtrain.providers.azure import lookups
+from tests.fakes.azure.account import CLUSTER_IDENTITY, REGISTRY, VAULT
+from tests.fakes.azure.account import WORKSPACES as PREFIX
+from tests.fakes.azure.cloud import AzureCloud, client, document, submit
+from tests.fakes.azure.rights import (
+    BLOBS,
+    BUILT_IN,
+    OWNER,
+    PULL,
+    SCIENTIST,
+    SECRETS,
+    Assignment,
+)
 from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
-from tests.providers.azure.operations import MODEL, forget
+from tests.providers.azure.operations import MODEL, UNCHECKED, forget
 from tests.providers.faults import checks_for
 from tests.support.in_process import call
 from tests.support.samples import assert_only_wrong, names_of_wrong
 
-# `cloudtrain doctor azure` reports nothing about a good workspace, and the one fault of every
-# other.
+# `cloudtrain doctor azure` finds all of a good workspace, and what every other one lacks.
 
 pytestmark = pytest.mark.once
 
-READS = {
-    ("arm", "GetWorkspace"),
-    ("arm", "GetDatastore"),
-    ("arm", "GetCompute"),
-    ("arm", "GetData"),
-    ("arm", "ListData"),
-    ("arm", "GetModel"),
-    ("arm", "ListModels"),
-    ("arm", "GetEnvironment"),
-    ("arm", "ListEnvironments"),
-    ("arm", "ListVmSizes"),
-    ("arm", "ListUsages"),
-    ("rights", "ListPermissions"),
-    ("rights", "ListRoleAssignments"),
-    ("rights", "GetRoleDefinition"),
-    ("rights", "ListResources"),
-    ("rights", "GetVault"),
-    ("arm", "ListSecrets"),
-    ("blob", "ListBlobs"),
-}
-"""All that doctor may ask of Azure. Each but ListSecrets is a GET, and none changes anything."""
+WRITING = ("Put", "Cancel", "Set", "Start", "Log")
+"""Beginnings of calls that change something. Doctor makes none."""
 
+WORKSPACES = yaml.safe_load(
+    (Path(__file__).parents[2] / "data" / "azure_workspaces.yaml").read_text()
+)
 IMAGE = f"{REGISTRY}.azurecr.io/train:1"
-STORAGE = "storageAccount"
-VAULTS = "keyVault"
-REGISTRIES = "containerRegistry"
-
-
-def has(cloud: AzureCloud, part: str, principal: str, role: str) -> Assignment:
-    """A role on a part of the workspace, or on the workspace itself."""
-    scope = cloud.account.part(part) if part else cloud.account.scope
-    return Assignment(principal=principal, role=role, scope=scope)
+STORE = "azureml://datastores/workspaceblobstore/paths"
+CURATED = "azureml://registries/azureml/environments/AzureML-acpt-pytorch-2.8-cuda12.6"
+WHO = {"caller": OBJECT_ID, "cluster": CLUSTER_IDENTITY}
+SCIENTISTS = "AzureML Data Scientist"
+GRANTED = (
+    ("storageAccount", "caller", BLOBS),
+    ("storageAccount", "cluster", BLOBS),
+    ("containerRegistry", "cluster", PULL),
+    ("keyVault", "cluster", SECRETS),
+)
+"""Parts of a workspace, and who has which role there."""
 
 
 @pytest.fixture
@@ -70,17 +68,11 @@ def healthy(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict
     """
     forget()
     cloud.put("train/a.txt", b"data")
-    monkeypatch.setattr(
-        doctor, "inspect_image", lambda _: RegistryImage("sha256:0", frozenset({"amd64"}))
-    )
-    cloud.account.datastore_credentials = "None"
-    cloud.account.access.assignments = [
-        has(cloud, "", OBJECT_ID, SCIENTIST),
-        has(cloud, STORAGE, OBJECT_ID, BLOBS),
-        has(cloud, STORAGE, CLUSTER_IDENTITY, BLOBS),
-        has(cloud, REGISTRIES, CLUSTER_IDENTITY, PULL),
-        has(cloud, VAULTS, CLUSTER_IDENTITY, SECRETS),
-    ]
+    there = RegistryImage("sha256:0", frozenset({"amd64"}))
+    monkeypatch.setattr(doctor, "inspect_image", lambda _: there)
+    account = cloud.account
+    account.datastore_credentials = "None"
+    assign(cloud, SCIENTIST, *GRANTED)
     yield {
         "name": "digits",
         "image": IMAGE,
@@ -88,222 +80,205 @@ def healthy(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict
         "limits": {"max_runtime": "1 h"},
         "secrets": {"TOKEN": {"azure": f"keyvault:{VAULT}/token"}},
         "azure": {"compute": "gpu-cluster"},
-        "inputs": {"train": {"azure": "azureml://datastores/workspaceblobstore/paths/train/"}},
+        "inputs": {"train": {"azure": f"{STORE}/train/"}},
     }
-    assert {tuple(call) for call in cloud.endpoint.calls} <= READS
+    assert not [call for call in cloud.endpoint.calls if call.operation.startswith(WRITING)]
+
+
+def assign(cloud: AzureCloud, role: str, *granted: tuple[str, str, str]) -> None:
+    """Give the caller a role on the workspace, and roles on its parts, and no others."""
+    account = cloud.account
+    account.access.assignments = [Assignment(principal=OBJECT_ID, role=role, scope=account.scope)]
+    for part, who, part_role in granted:
+        assignment = Assignment(principal=WHO[who], role=part_role, scope=account.part(part))
+        account.access.assignments.append(assignment)
+
+
+def break_(cloud: AzureCloud, job: dict[str, Any], change: Mapping[str, Any]) -> None:
+    """Take from a healthy workspace and its job what a row of the table says."""
+    account = cloud.account
+    revoked = tuple(change.get("revoke", ()))
+    granted = [grant for grant in GRANTED if grant[:2] != revoked]
+    if "owner" in change:
+        granted.append((change["owner"], "caller", OWNER))
+    role = next(role for role in BUILT_IN.values() if role.name == change.get("role", SCIENTISTS))
+    without = tuple(f"{PREFIX}/{action}" for action in [change.get("without")] if action)
+    account.access.roles["changed"] = replace(role, not_actions=role.not_actions + without)
+    account.access.is_enforced = "role" in change
+    assign(cloud, "changed", *granted)
+    for assignment in account.access.assignments:
+        if assignment.role == BLOBS:
+            object.__setattr__(assignment, "condition", change.get("condition", ""))
+    for name, path in change.get("assets", {}).items():
+        put_asset(cloud, name, path)
+    for name, value in change.get("account", {}).items():
+        setattr(account, name, value)
+    for name, value in change.get("cluster", {}).items():
+        setattr(account.computes["gpu-cluster"], name, value)
+
+    account.rights.gone = {change.get("gone", "")}
+    account.rights.properties = change.get("properties", {})
+    merge(job, change.get("job", {}))
+
+
+def merge(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Merge a mapping into another one; null removes a key."""
+    for name, value in changes.items():
+        if value is None:
+            values.pop(name, None)
+        elif isinstance(value, Mapping) and name not in ("inputs", "secrets"):
+            merge(values.setdefault(name, {}), value)
+        else:
+            values[name] = value
+
+
+def put_asset(cloud: AzureCloud, name: str, path: str) -> None:
+    """Register an environment without a path, or else a data asset."""
+    if not path:
+        cloud.service.assets.put_environment(name, "1", {"properties": {"image": IMAGE}})
+        return
+
+    kind = "uri_folder" if path.endswith("/") else "uri_file"
+    data = {"dataType": kind, "dataUri": f"{STORE}/{path}"}
+    cloud.service.assets.put_data(name, "1", {"properties": data})
 
 
 checks_of = partial(checks_for, "azure")
 
 
-def test_a_list_of_machines_needs_only_one_that_the_cluster_has(healthy: dict[str, Any]) -> None:
-    machines = [*OTHER_MACHINES, "Standard_NC24ads_A100_v4"]
-    healthy["resources"]["instance"] = {"azure": machines}
-    assert names_of_wrong(checks_of(healthy)) == []
+def unchecked(checks: list[Check]) -> dict[str, str]:
+    """Return the checks that were not made, with their reasons, but for those of every job."""
+    return {
+        check.name: check.answer
+        for check in checks
+        if check.verdict == "not checked" and check.name not in UNCHECKED
+    }
 
 
-def test_nothing_is_wrong_with_a_healthy_workspace(healthy: dict[str, Any]) -> None:
+def test_each_thing_of_a_healthy_workspace_is_found(healthy: dict[str, Any]) -> None:
     checks = checks_of(healthy)
     assert names_of_wrong(checks) == []
-    assert {check.verdict for check in checks} == {"found"}
+    assert unchecked(checks) == {}
     assert [check.name for check in checks] == [
-        *("credentials", "clock", "workspace", "submitting", "datastore", "storage"),
-        *("registry", "key vault", "input", "compute", "image"),
+        *("credentials", "workspace", "clock", "compute", "identity", "environment", "input"),
+        *("datastore", "secret", "your rights", *UNCHECKED, "image"),
     ]
     assert checks[0].answer == CLIENT
 
 
+@pytest.mark.parametrize("name", WORKSPACES)
+def test_a_workspace_that_lacks_one_thing_is_told_of_that_thing(
+    name: str, healthy: dict[str, Any], cloud: AzureCloud
+) -> None:
+    row = WORKSPACES[name]
+    break_(cloud, healthy, row)
+    checks = checks_of(healthy)
+    if "wrong" in row:
+        assert_only_wrong(checks, row["wrong"], row["says"])
+    else:
+        assert names_of_wrong(checks) == []
+        assert row["says"] in unchecked(checks)[row["unchecked"]]
+
+
+def test_what_the_machine_tells_is_told_alike(
+    healthy: dict[str, Any], cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = SimpleNamespace(time=lambda: time.time() + 600)
+    with monkeypatch.context() as patch:
+        patch.setattr(azure_checkup, "time", fast)
+        assert_only_wrong(checks_of(healthy), "clock", " fast")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(doctor, "inspect_image", lambda _: None)
+        assert_only_wrong(checks_of(healthy), "image", "no such image")
+
+    forget()
+    cloud.log_out()
+    assert_only_wrong(checks_of(healthy), "credentials", "az login")
+
+
 @pytest.mark.parametrize("version", [":1", "@latest"])
-def test_data_asset_of_a_job_is_found(
+def test_assets_of_a_job_are_found(
     healthy: dict[str, Any], cloud: AzureCloud, version: str
 ) -> None:
-    from azure.ai.ml.entities import Data
-
-    path = "azureml://datastores/workspaceblobstore/paths/train/"
-    client(cloud).data.create_or_update(Data(name="words", version="1", path=path))
-    cloud.endpoint.reset()
-    healthy["inputs"] = {"train": {"azure": f"azureml:words{version}"}}
-    (check,) = [check for check in checks_of(healthy) if check.name == "input"]
-    assert (check.verdict, check.answer) == ("found", "there is")
-
-
-@pytest.mark.parametrize("version", [":1", "@latest"])
-def test_model_and_environment_of_a_job_are_found(
-    healthy: dict[str, Any], cloud: AzureCloud, version: str
-) -> None:
+    put_asset(cloud, "words", "train/")
+    put_asset(cloud, "mine", "")
+    cloud.put("net/weights", b"weights")
     cloud.service.assets.models["net", "1"] = MODEL
-    cloud.service.assets.put_environment("mine", "1", {"properties": {"image": IMAGE}})
-    model = {"azure": f"azureml:net{version}", "type": "mlflow_model"}
-    job = {**healthy, "inputs": {"net": model}, "image": f"azureml:mine{version}"}
-    verdicts = {check.name: check.verdict for check in checks_of(job)}
-    assert (verdicts["input"], verdicts["environment"]) == ("found", "found")
+    inputs = {
+        "words": {"azure": f"azureml:words{version}"},
+        "net": {"azure": f"azureml:net{version}", "type": "model"},
+    }
+    checks = checks_of({**healthy, "inputs": inputs, "image": f"azureml:mine{version}"})
+    assert (names_of_wrong(checks), unchecked(checks)) == ([], {})
+    assert [check.name for check in checks].count("input") == 2
 
 
-def test_serverless_machines_need_quota_and_a_datastore_with_a_key_no_roles(
+@pytest.mark.parametrize("image", ["auto", f"{CURATED}/versions/12", f"{CURATED}/labels/latest"])
+def test_microsofts_own_environments_are_found(healthy: dict[str, Any], image: str) -> None:
+    checks = checks_of({**healthy, "image": image})
+    assert (names_of_wrong(checks), unchecked(checks)) == ([], {})
+
+
+def test_a_serverless_job_acts_as_who_submits_it_and_needs_quota(
     healthy: dict[str, Any], cloud: AzureCloud
 ) -> None:
     cloud.account.datastore_credentials = "AccountKey"
-    cloud.account.access.assignments = [has(cloud, "", OBJECT_ID, SCIENTIST)]
-    verdicts = {
-        check.name: check
-        for check in checks_of({"name": "digits", "resources": {"gpus": 1, "gpu": "A100"}})
-    }
-    assert names_of_wrong([*verdicts.values()]) == []
-    assert verdicts["storage"].verdict == "not checked"
-    assert (verdicts["quota"].verdict, verdicts["quota"].answer) == (
-        "found",
-        (
-            "Standard_NC24ads_A100_v4 may, by Total Cluster Dedicated Regional vCPUs, Standard NCADSA100v4 Family"
-            " Cluster Dedicated vCPUs"
-        ),
+    assign(cloud, SCIENTIST)
+    checks = checks_of({"name": "digits", "resources": {"gpus": 1, "gpu": "A100"}})
+    answers = {check.name: check.answer for check in checks}
+    assert (names_of_wrong(checks), unchecked(checks)) == ([], {})
+    assert (answers["identity"], answers["datastore"]) == ("you", "the workspace has its key")
+    assert answers["quota"] == (
+        "Standard_NC24ads_A100_v4 may, by Total Cluster Dedicated Regional vCPUs, Standard NCADSA100v4 Family"
+        " Cluster Dedicated vCPUs"
     )
 
 
-Break = Callable[[AzureCloud, dict[str, Any], pytest.MonkeyPatch], None]
+def test_a_list_of_machines_needs_only_one_that_the_cluster_has(healthy: dict[str, Any]) -> None:
+    machines = ["Standard_NC4as_T4_v3", "Standard_NC24ads_A100_v4"]
+    healthy["resources"]["instance"] = {"azure": machines}
+    assert names_of_wrong(checks_of(healthy)) == []
 
 
-def without(part: str, principal: str) -> Break:
-    """A role assignment less."""
-
-    def break_(cloud: AzureCloud, spec: dict[str, Any], _: pytest.MonkeyPatch) -> None:
-        assignments = cloud.account.access.assignments
-        removed = (cloud.account.part(part), principal)
-        remaining = [
-            assignment
-            for assignment in assignments
-            if (assignment.scope, assignment.principal) != removed
-        ]
-        assert len(remaining) == len(assignments) - 1
-        cloud.account.access.assignments = remaining
-
-    return break_
-
-
-def setting(**values: str) -> Break:
-    return lambda _cloud, spec, _: spec["azure"].update(values)
-
-
-def inputs(uri: str, **more: str) -> Break:
-    return lambda _cloud, spec, _: spec.update(inputs={"train": {"azure": uri, **more}})
-
-
-def account(**values: Any) -> Break:
-    """Set facts of the account."""
-
-    def break_(cloud: AzureCloud, spec: dict[str, Any], _: pytest.MonkeyPatch) -> None:
-        for name, value in values.items():
-            setattr(cloud.account, name, value)
-
-    return break_
-
-
-FAST = SimpleNamespace(time=lambda: time.time() + 600)
-
-
-def only_reader(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    on_others = [
-        assignment
-        for assignment in cloud.account.access.assignments
-        if assignment.role != SCIENTIST
-    ]
-    cloud.account.access.assignments = [has(cloud, "", OBJECT_ID, READER), *on_others]
-
-
-def small_quota(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let two serverless machines of 96 vCPUs have a quota of less."""
-    del spec["azure"]["compute"], spec["secrets"]
-    spec["azure"]["identity"] = "user"
-    cloud.account.access.assignments.append(has(cloud, REGISTRIES, WORKSPACE_IDENTITY, PULL))
-    spec["resources"] = {"nodes": 2, "instance": {"azure": "Standard_ND96amsr_A100_v4"}}
-    cloud.account.quotas["standardNDAMSv4_A100Family"] = 96
-
-
-OTHER_MACHINES = ["Standard_NC4as_T4_v3", "Standard_NV36ads_A10_v5"]
-
-BROKEN: dict[str, tuple[str, str, Break]] = {
-    "not logged in": ("credentials", "az login", lambda cloud, _spec, _: cloud.log_out()),
-    "clock ten minutes fast": (
-        "clock",
-        " fast",
-        lambda _cloud, _spec, patch: patch.setattr(azure_checkup, "time", FAST),
-    ),
-    "no such workspace": ("workspace", "azure.workspace", setting(workspace="gone")),
-    "workspace elsewhere": ("workspace", "azure.location: eastus", setting(location="westeurope")),
-    "workspace failed": ("workspace", "Failed", account(workspace_state="Failed")),
-    "you may only read": ("submitting", "jobs/write", only_reader),
-    "storage without keys": (
-        *("storage", "takes no keys"),
-        account(datastore_credentials="AccountKey", takes_keys=False),
-    ),
-    "no such datastore": ("datastore", "no such datastore", setting(datastore="gone")),
-    "you may not write blobs": ("storage", "no role with", without(STORAGE, OBJECT_ID)),
-    "the job may not write blobs": (
-        "storage",
-        "gpu-cluster has",
-        without(STORAGE, CLUSTER_IDENTITY),
-    ),
-    "machines may not pull": ("registry", "AcrPull", without(REGISTRIES, CLUSTER_IDENTITY)),
-    "the job may not read secrets": (
-        "key vault",
-        "Key Vault Secrets User",
-        without(VAULTS, CLUSTER_IDENTITY),
-    ),
-    "no such vault": (
-        *("key vault", "no key vault gone"),
-        lambda _cloud, spec, _: spec.update(secrets={"TOKEN": {"azure": "keyvault:gone/token"}}),
-    ),
-    "no such input": (
-        *("input", "there is nothing at azureml://datastores/workspaceblobstore/paths/gone/"),
-        inputs("azureml://datastores/workspaceblobstore/paths/gone/"),
-    ),
-    "no such datastore of an input": (
-        *("input", "there is no datastore gone"),
-        inputs("azureml://datastores/gone/paths/train/"),
-    ),
-    "no such data asset": ("input", "no data asset azureml:gone:1", inputs("azureml:gone:1")),
-    "no latest version": ("input", "az ml data list", inputs("azureml:gone@latest")),
-    "no such model": ("input", "no model azureml:net:2", inputs("azureml:net:2", type="model")),
-    "no such environment": (
-        *("environment", "no environment azureml:mine:2"),
-        lambda _cloud, spec, _: spec.update(image="azureml:mine:2"),
-    ),
-    "no environment at all": (
-        *("environment", "az ml environment list"),
-        lambda _cloud, spec, _: spec.update(image="azureml:gone@latest"),
-    ),
-    "no such cluster": ("compute", "no compute gone", setting(compute="gone")),
-    "other machines in the cluster": (
-        *("compute", f"the job was planned for {OTHER_MACHINES[0]} or {OTHER_MACHINES[1]}"),
-        lambda _cloud, spec, _: spec["resources"].update(instance={"azure": OTHER_MACHINES}),
-    ),
-    "cluster failed": (
-        *("compute", "Failed"),
-        lambda cloud, _spec, _: setattr(cloud.account.computes["gpu-cluster"], "state", "Failed"),
-    ),
-    "quota too small": (
-        "quota",
-        "the quota 'Standard NDAMSv4_A100 Family Cluster Dedicated vCPUs' is 96",
-        small_quota,
-    ),
-    "no such image": (
-        *("image", "no such image"),
-        lambda _cloud, _spec, patch: patch.setattr(doctor, "inspect_image", lambda _: None),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_workspace_is_told_of_the_one_thing_that_is_wrong(
-    name: str, healthy: dict[str, Any], cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
+def test_the_identity_that_a_job_names_is_asked_for(
+    healthy: dict[str, Any], cloud: AzureCloud
 ) -> None:
-    check, message, break_ = BROKEN[name]
-    if name == "no such cluster":  # whose identity would have these roles
-        assignments = cloud.account.access.assignments
-        assignments += [
-            replace(assignment, principal=WORKSPACE_IDENTITY) for assignment in assignments
-        ]
-    break_(cloud, healthy, monkeypatch)
-    assert_only_wrong(checks_of(healthy), check, message)
+    named = "22222222-2222-3333-4444-555555555555"
+    cloud.account.computes["gpu-cluster"].client = named
+    healthy["azure"] |= {"identity": "managed", "request": {"identity": {"client_id": named}}}
+    assert names_of_wrong(checks_of(healthy)) == []
+
+
+def test_an_output_of_a_job_is_not_looked_at(
+    healthy: dict[str, Any], cloud: AzureCloud, folder: Path
+) -> None:
+    submit(client(cloud), document(cloud, "earlier", folder))
+    cloud.endpoint.reset()
+    healthy["inputs"] = {"train": {"azure": "azureml://jobs/earlier/outputs/out"}}
+    assert "what it left is not looked at" in unchecked(checks_of(healthy))["input"]
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict"), [(200, "found"), (404, "wrong"), (403, "not checked")]
+)
+def test_an_address_is_asked_without_credentials(
+    healthy: dict[str, Any], monkeypatch: pytest.MonkeyPatch, status: int, verdict: str
+) -> None:
+    answer = nullcontext(SimpleNamespace(status=status))
+    monkeypatch.setattr(lookups, "urlopen", lambda *_, **__: answer)
+    healthy["inputs"] = {"train": {"azure": "https://example.com/words.txt"}}
+    (check,) = [check for check in checks_of(healthy) if check.name == "input"]
+    assert check.verdict == verdict
+
+
+def test_a_vault_with_access_policies_names_the_job(
+    healthy: dict[str, Any], cloud: AzureCloud
+) -> None:
+    policy = {"objectId": CLUSTER_IDENTITY, "permissions": {"secrets": ["get", "list"]}}
+    properties = {"enableRbacAuthorization": False, "accessPolicies": [policy]}
+    cloud.account.rights.properties[VAULT] = properties
+    assert unchecked(checks_of(healthy)) == {}
 
 
 # `cloudtrain infra settings --provider azure` against an imitated Resource Manager.

@@ -13,7 +13,7 @@ from cloudtrain.api import doctor
 from cloudtrain.api.run import Run
 from cloudtrain.diagnosis.rules import hint_for_message
 from cloudtrain.planning.reference import RegistryImage
-from cloudtrain.providers.azure.rights import READ_BLOBS, WRITE_BLOBS
+from cloudtrain.providers.azure.rights import READ_BLOBS, WRITE_BLOBS, rights_of
 from cloudtrain.runs.record import RunRecord
 from cloudtrain_launcher.stored_secrets import KeyVault
 from tests.fakes.azure.cloud import AzureCloud, cheap_clients, client, document, ended, submit
@@ -193,9 +193,8 @@ def test_with_all_its_roles_a_job_passes_and_needs_exactly_these(
 ) -> None:
     cloud.account.access.attempted.clear()
     assert job_error(cloud, folder, "granted") == ""
-    delete_blobs = READ_BLOBS.replace("read", "delete")
     additional = cloud.account.access.attempted - set(SUBMITTER)
-    assert additional == {PULL, READ_BLOBS, WRITE_BLOBS, delete_blobs}
+    assert additional == {*rights_of("job")["registry"], *rights_of("job")["output"]}
     roles = {
         assignment.role
         for assignment in cloud.account.access.assignments
