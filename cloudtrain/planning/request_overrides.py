@@ -6,7 +6,7 @@ They reach what the fields of job.yaml do not model. What cloudtrain relies on s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +25,16 @@ class RequestForm:
 
     section: str
     """Section of job.yaml with the field."""
-    field: str = "request"
-    """Field of job.yaml with the members: `sweep_request` for those of a native sweep's job."""
     list_keys: Mapping[str, str]
     """Path of a list -> member that identifies its items. Other lists are replaced whole."""
     reserved: Mapping[str, str]
     """Path that a spec cannot set here, `*` for any name -> what to use instead."""
+    removable: frozenset[str] = frozenset()
+    """Paths around reserved ones that null may remove as a whole."""
+    unsupported: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Path of a member that no job can have here -> why, and what to do instead."""
+    field: str = "request"
+    """Field of job.yaml with the members: `sweep_request` for those of a native sweep's job."""
 
 
 def merge_request(
@@ -95,9 +99,9 @@ class Override:
 def spec_overrides(spec: JobSpec, provider: str) -> list[Override]:
     """Return all that a spec sets in the provider's requests, items of lists by position."""
     overrides: list[Override] = []
-    for field in ("request", "sweep_request"):
-        form = RequestForm(section=provider, field=field, list_keys={}, reserved={})
-        overrides += overrides_of(getattr(getattr(spec, provider, None), field, {}), form)
+    for name in ("request", "sweep_request"):
+        form = RequestForm(section=provider, field=name, list_keys={}, reserved={})
+        overrides += overrides_of(getattr(getattr(spec, provider, None), name, {}), form)
 
     return overrides
 
@@ -123,6 +127,12 @@ def _leaves(value: Any, form: RequestForm, names: Names, keys: Keys) -> Iterator
 def reserved_issues(values: Mapping[str, Any], form: RequestForm) -> Iterator[Issue]:
     """Yield an error for each value that replaces or removes what cloudtrain relies on."""
     for override in overrides_of(values, form):
+        if override.value is None and ".".join(override.names) in form.removable:
+            continue
+        for path, (reason, instead) in form.unsupported.items():
+            if _overlaps(override.names, tuple(path.split("."))):
+                yield Issue(override.keys, f"is not supported: {reason}", instead)
+
         for path, instead in form.reserved.items():
             if _overlaps(override.names, tuple(path.split("."))):
                 message = f"cloudtrain sets {path} itself"

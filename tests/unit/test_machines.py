@@ -86,6 +86,17 @@ def test_a_key_for_a_volume_is_an_id_or_an_arn(key: str) -> None:
     assert request(plan).document["ResourceConfig"]["VolumeKmsKeyId"] == key
 
 
+@pytest.mark.parametrize("own", [KEY, None], ids=["another", "none"])
+def test_a_volume_may_have_another_key_than_the_output(own: str | None) -> None:
+    resources = f"{{VolumeKmsKeyId: {own or 'null'}}}"
+    aws = f"{{kms_key: alias/mine, request: {{ResourceConfig: {resources}}}}}"
+    plan = plan_of("aws", f"name: d\naws: {aws}\n")
+    assert texts_of(plan) == []
+    body = request(plan).document
+    assert body["ResourceConfig"].get("VolumeKmsKeyId") == own
+    assert body["OutputDataConfig"]["KmsKeyId"] == "alias/mine"
+
+
 def test_asking_the_trainer_of_its_arguments_leaves_the_environment_as_it_was() -> None:
     before = dict(os.environ)
     assert texts_of(plan_of("aws", "name: d\nargs: {epochs: two}\n"))

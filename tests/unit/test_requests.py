@@ -25,6 +25,9 @@ from cloudtrain.providers.aws.request import FORM as AWS
 from cloudtrain.providers.azure.request import BOOTSTRAP, OUTPUTS, input_uri, job_of, render
 from cloudtrain.providers.azure.request import FORM as AZURE
 from cloudtrain.providers.azure.rules import rule_issues
+from cloudtrain.providers.rehearsal.base import EmulatedPlan
+from cloudtrain.providers.rehearsal.sagemaker import SageMakerEmulator
+from cloudtrain.runs.paths import RunPaths
 from cloudtrain.spec.fields import Arguments
 from cloudtrain.spec.inputs import Input
 from tests.golden.cases import EARLIER, plan_of
@@ -366,3 +369,20 @@ def test_placeholders_allow_blanks_and_unknown_ones_are_an_error() -> None:
     assert job.command_line({"inputs.x": "/x", "outputs.y": "\\1"}) == "a /x \\1 ${z} {{w}}"
     with pytest.raises(KeyError, match=r"outputs\.y"):
         job.command_line({"inputs.x": "/x"})
+
+
+@pytest.mark.parametrize(("request_", "kept"), [("null", []), ("{LocalPath: /opt/ml/own}", ["1"])])
+def test_a_rehearsal_keeps_the_checkpoints_that_sagemaker_would(
+    tmp_path: Path, request_: str, kept: list[str]
+) -> None:
+    plan = plan_with(f"CheckpointConfig: {request_}")
+    emulated = EmulatedPlan.from_json(plan.to_json())
+    paths = RunPaths(tmp_path / "runs" / "run")
+    emulator = SageMakerEmulator(paths, plan.request.document, emulated)
+
+    saved = emulator.roots[0] / emulator.job.checkpoints / "1"
+    saved.mkdir(parents=True)
+    (saved / "weights").write_text("1")
+    paths.checkpoints.mkdir()
+    emulator.collect()
+    assert [path.name for path in paths.checkpoints.iterdir()] == kept

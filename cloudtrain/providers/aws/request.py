@@ -33,6 +33,8 @@ SOURCE = f"{TAG_PREFIX}source"
 JOB = f"{TAG_PREFIX}job"
 RESUME = f"{TAG_PREFIX}resume"
 JOB_FILE = "job.json"
+CHECKPOINTS = f"{ROOT}/checkpoints"
+"""Folder in the container that SageMaker copies to S3, unless the spec names another."""
 
 DEFAULT_VOLUME_GIB = 30
 """Volume of types without NVMe if the spec lacks a disk size: SageMaker's own default."""
@@ -69,14 +71,11 @@ FORM = RequestForm(
         "OutputDataConfig.S3OutputPath": "use aws.output",
         "OutputDataConfig.KmsKeyId": "use aws.kms_key",
         "OutputDataConfig.CompressionType": "use aws.compress_output",
-        "CheckpointConfig": "use checkpoints.uri",
+        "CheckpointConfig.S3Uri": "use checkpoints.uri",
         "ResourceConfig.InstanceType": "use resources.instance",
         "ResourceConfig.InstanceCount": "use resources.nodes",
         "ResourceConfig.InstancePreferences": "use resources.instance",
-        "ResourceConfig.InstanceGroups": "one instance type is planned;"
-        " for several, edit request.json of cloudtrain plan --export",
         "ResourceConfig.VolumeSizeInGB": "use resources.disk",
-        "ResourceConfig.VolumeKmsKeyId": "use aws.kms_key",
         "ResourceConfig.KeepAlivePeriodInSeconds": "use aws.keep_alive, which counts its cost",
         "ResourceConfig.TrainingPlanArn": "use aws.training_plan, which counts as paid",
         "StoppingCondition": "use limits, which cap the cost",
@@ -89,6 +88,13 @@ FORM = RequestForm(
         "InfraCheckConfig": "use aws.infra_check",
         "Environment.CLOUDTRAIN_*": "choose another name",
         f"Tags.{TAG_PREFIX}*": "choose another key",
+    },
+    removable=frozenset({"CheckpointConfig"}),
+    unsupported={
+        "ResourceConfig.InstanceGroups": (
+            "all nodes of a job have one instance type",
+            "for groups of several, edit request.json of cloudtrain plan --export",
+        ),
     },
 )
 """Members of CreateTrainingJob that `aws.request` may not set, since a field of job.yaml does."""
@@ -163,7 +169,7 @@ def body_of(plan: Plan, job: JobDocument, image: ResolvedImage | None = None) ->
         "OutputDataConfig": output,
         "ResourceConfig": _resources(plan),
         "StoppingCondition": _stopping(plan),
-        "CheckpointConfig": {"S3Uri": _checkpoints(plan, base), "LocalPath": f"{ROOT}/checkpoints"},
+        "CheckpointConfig": {"S3Uri": _checkpoints(plan, base), "LocalPath": CHECKPOINTS},
         "Environment": _environment(plan),
         "Tags": [{"Key": key, "Value": value} for key, value in tags(plan, address).items()],
     }
@@ -219,6 +225,9 @@ def job_of(plan: Plan) -> JobDocument:
 def _environment(plan: Plan) -> dict[str, str]:
     """Return the variables of the containers; a trial also gets the URI of published files."""
     variables = {**plan.spec.env, "CLOUDTRAIN_PLATFORM": "sagemaker"}
+    own_folder = checkpoint_folder(plan)
+    if own_folder != CHECKPOINTS:
+        variables["CLOUDTRAIN_CHECKPOINT_DIR"] = own_folder
     if plan.context.trial:
         variables[PUBLISHED] = published_uri(output_uri(plan), plan.run_id)
 
@@ -309,6 +318,13 @@ def _channels(plan: Plan, base: str, document: Mapping[str, Any]) -> list[dict[s
 def _checkpoints(plan: Plan, base: str) -> str:
     # The slash at the end keeps run-1 from restoring what run-10 has saved.
     return as_folder(plan.spec.checkpoints.uri or f"{base}/checkpoints")
+
+
+def checkpoint_folder(plan: Plan) -> str:
+    """Return the checkpoint folder in the container, by the spec's own `LocalPath` if it has one."""
+    config = section_of(plan).request.get("CheckpointConfig")
+    own_folder = config.get("LocalPath") if isinstance(config, Mapping) else None
+    return own_folder if isinstance(own_folder, str) else CHECKPOINTS
 
 
 def _channel(name: str, uri: str, *, stream: bool = False) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from pathlib import PurePosixPath
 
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import Issue, Keys
@@ -20,11 +21,12 @@ from cloudtrain.planning.launch import TAG_PREFIX, dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.reference import ECR
 from cloudtrain.planning.request_overrides import reserved_issues, spec_overrides
-from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS, is_file_system
+from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS, ROOT, is_file_system
 from cloudtrain.providers.aws.account import format_issues
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import (
     FORM,
+    checkpoint_folder,
     has_own_disk,
     needs_volume,
     section_of,
@@ -42,6 +44,9 @@ USUAL_RUNTIME_SECONDS = 5 * 86_400
 
 _KEY_ID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}"
 _KEY = rf"arn:aws[a-z-]*:kms:[a-z0-9-]*:\d{{12}}:(key|alias)/[\w/-]+|alias/[\w/-]+|{_KEY_ID}"
+_TAKEN_FOLDERS = ("code", "input", "model", "output")
+"""Folders below /opt/ml with another purpose."""
+
 _TAG_PUNCTUATION = "_.:/=+-@"
 """Punctuation allowed in a tag besides letters, numbers and spaces of all languages.
 
@@ -111,6 +116,12 @@ def notes(plan: Plan) -> list[str]:
     if types and plan.spec.resources.disk and not needs_volume(types):
         messages.append(f"resources.disk has no effect: {types[0]} has local disks of a fixed size")
 
+    if "CheckpointConfig" not in plan.request.document:
+        messages.append(
+            "aws.request removes CheckpointConfig: what a job saves in CLOUDTRAIN_CHECKPOINT_DIR is"
+            " gone with its machine, and a restart begins anew"
+        )
+
     keep = plan.spec.checkpoints.keep
     if keep < MIN_KEPT_CHECKPOINTS:
         messages.append(
@@ -125,7 +136,7 @@ def _account(plan: Plan) -> Iterator[Issue]:
     config = plan.target.config_as(AwsConfig)
     yield from format_issues("role", config.role)
     yield from format_issues("bucket", config.bucket)
-    yield from _key(config.kms_key or "", config.region, plan.target.instances)
+    yield from _keys(plan, config)
 
 
 def _storage(plan: Plan) -> Iterator[Issue]:
@@ -134,6 +145,7 @@ def _storage(plan: Plan) -> Iterator[Issue]:
     if uri is not None and not re.fullmatch(r"s3://[^/]+(/.*)?", uri):
         yield Issue(("checkpoints", "uri"), f"{uri!r} is not an S3 URI", "s3://bucket/folder/")
 
+    yield from _checkpoint_config(plan)
     output = section_of(plan).output
     if output is not None and not re.fullmatch(r"s3://[^/]+(/.*)?", output):
         yield Issue(("aws", "output"), f"{output!r} is not an S3 URI", "s3://bucket/folder")
@@ -156,6 +168,33 @@ def _storage(plan: Plan) -> Iterator[Issue]:
                 f"{location} is one object; only a folder can be streamed",
                 hint,
             )
+
+
+def _checkpoint_config(plan: Plan) -> Iterator[Issue]:
+    """Yield issues with a request without checkpoints, and with its own folder for them."""
+    path = ("aws", "request", "CheckpointConfig")
+    if "CheckpointConfig" not in plan.request.document:
+        if plan.spec.checkpoints.uri:
+            message = "removes the place of checkpoints.uri"
+            yield Issue(path, message, "leave one of them out")
+        return
+
+    folder = PurePosixPath(checkpoint_folder(plan))
+    is_below = folder.is_relative_to(ROOT)
+    if not folder.is_absolute() or ".." in folder.parts or _is_taken(folder):
+        message = f"{folder} cannot hold checkpoints: SageMaker uses it for something else"
+        yield Issue((*path, "LocalPath"), message, f"a folder of its own, such as {ROOT}/kept")
+    elif plan.is_rehearsal and not is_below:
+        message = f"a rehearsal has only folders below {ROOT}, not {folder}"
+        yield Issue((*path, "LocalPath"), message, f"such as {ROOT}/kept")
+
+
+def _is_taken(folder: PurePosixPath) -> bool:
+    """Return whether SageMaker or the launcher keeps other files in a folder, or around it."""
+    if PurePosixPath(ROOT).is_relative_to(folder):
+        return True
+
+    return any(folder.is_relative_to(f"{ROOT}/{name}") for name in _TAKEN_FOLDERS)
 
 
 def _file_systems(plan: Plan) -> Iterator[Issue]:
@@ -200,9 +239,27 @@ def _rehearsed_file_systems(plan: Plan) -> Iterator[Issue]:
             yield Issue(field, f"the file system of {name} cannot be mounted in a rehearsal", hint)
 
 
-def _key(key: str, region: str, types: Sequence[str]) -> Iterator[Issue]:
-    """Yield issues with a key: disks accept its id or ARN, S3 an alias too (API reference)."""
-    path = ("aws", "kms_key")
+def _keys(plan: Plan, config: AwsConfig) -> Iterator[Issue]:
+    """Yield issues with the key of `aws.kms_key`, and with another key of the disks."""
+    types = plan.target.instances
+    key = config.kms_key or ""
+    yield from _key(("aws", "kms_key"), key, config.region)
+
+    resources = section_of(plan).request.get("ResourceConfig")
+    if not isinstance(resources, Mapping) or "VolumeKmsKeyId" not in resources:
+        if re.fullmatch(_KEY, key) and needs_volume(types):
+            yield from _disk_key(("aws", "kms_key"), key, types)
+        return
+
+    path = ("aws", "request", "ResourceConfig", "VolumeKmsKeyId")
+    volume_key = resources["VolumeKmsKeyId"]
+    if isinstance(volume_key, str):
+        yield from _key(path, volume_key, config.region)
+        yield from _disk_key(path, volume_key, types)
+
+
+def _key(path: Keys, key: str, region: str) -> Iterator[Issue]:
+    """Yield issues with a key's form and region."""
     if key and not re.fullmatch(_KEY, key):
         hint = "its id, its ARN (arn:aws:kms:REGION:ACCOUNT:key/ID) or alias/NAME"
         yield Issue(path, f"{key!r} is not a KMS key", hint)
@@ -219,9 +276,14 @@ def _key(key: str, region: str, types: Sequence[str]) -> Iterator[Issue]:
             f"is in {key_region or repr(key)}, the job runs in {region}",
             "a key of that region",
         )
-    if not key or not needs_volume(types):
-        return
-    if has_own_disk(types):
+
+
+def _disk_key(path: Keys, key: str, types: Sequence[str]) -> Iterator[Issue]:
+    """Yield issues with a key for disks: they take its id or ARN, S3 an alias too (API reference)."""
+    if types and not needs_volume(types):
+        message = f"{types[0]} has local disks, which are always encrypted and take no key"
+        yield Issue(path, message, "leave it out")
+    elif has_own_disk(types):
         message = "cannot be used for types with and without local disks in one list"
         yield Issue(path, message, "name types of one kind")
     elif "alias/" in key:

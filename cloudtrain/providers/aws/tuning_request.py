@@ -142,8 +142,9 @@ def _definition(plan: Plan, training: Mapping[str, Any]) -> dict[str, Any]:
     for name in DEFINED:
         if name in training:
             definition[name] = training[name]
-    if comes_back(plan) or plan.spec.checkpoints.uri:
-        definition["CheckpointConfig"] = training["CheckpointConfig"]
+    keep = training.get("CheckpointConfig")
+    if keep and (comes_back(plan) or plan.spec.checkpoints.uri):
+        definition["CheckpointConfig"] = keep
 
     preferences = training["ResourceConfig"].get("InstancePreferences")
     if preferences:

@@ -212,7 +212,10 @@ class SageMakerEmulator(ProcessesOfHost):
         return launches
 
     def sync(self) -> None:
-        """Copy new checkpoints of every node into the run's checkpoint folder."""
+        """Copy new checkpoints of every node into the run's checkpoint folder, if S3 gets them."""
+        if not self.job.checkpoints_uri:
+            return
+
         for root in self.roots:
             sync_folder(
                 root / self.job.checkpoints,

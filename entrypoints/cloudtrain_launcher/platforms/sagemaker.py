@@ -12,8 +12,11 @@ from pathlib import Path
 from cloudtrain_launcher.contract import JOB_FILE, PUBLISHED, NodeContext, read_object
 from cloudtrain_launcher.devices import efa_library_dirs, has_efa
 
+ROOT = "/opt/ml"
 BASE_DIR = "SAGEMAKER_BASE_DIR"
 """Replacement for /opt/ml in a rehearsal on a machine without namespaces."""
+
+CHECKPOINT_DIR = "CLOUDTRAIN_CHECKPOINT_DIR"
 
 JOB_CHANNEL = "cloudtrain-job"
 RESUME_CHANNEL = "cloudtrain-resume"
@@ -67,7 +70,7 @@ def sagemaker_context(environ: Mapping[str, str]) -> NodeContext:
         interface=interface,
         output_dir=f"{base}/output/data",
         model_dir=f"{base}/model",
-        checkpoint_dir=f"{base}/checkpoints{own_folder}",
+        checkpoint_dir=_checkpoints(environ, base) + own_folder,
         inputs=_channels(channels),
         failure_file=failure_file(environ),
         job_file=environ.get(JOB_FILE) or f"{channels}/{JOB_CHANNEL}/job.json",
@@ -84,7 +87,16 @@ def sagemaker_context(environ: Mapping[str, str]) -> NodeContext:
 
 def base_dir(environ: Mapping[str, str]) -> str:
     """Return the absolute path of SageMaker's folder, usually /opt/ml."""
-    return str(Path(environ.get(BASE_DIR) or "/opt/ml").absolute())
+    return str(Path(environ.get(BASE_DIR) or ROOT).absolute())
+
+
+def _checkpoints(environ: Mapping[str, str], base: str) -> str:
+    """Return the folder that SageMaker copies to S3; a request with its own names it."""
+    folder = environ.get(CHECKPOINT_DIR) or f"{ROOT}/checkpoints"
+    if folder.startswith(f"{ROOT}/"):
+        return base + folder.removeprefix(ROOT)
+
+    return folder
 
 
 def failure_file(environ: Mapping[str, str]) -> str:

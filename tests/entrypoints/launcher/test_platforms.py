@@ -83,6 +83,18 @@ def test_an_invalid_resourceconfig_is_reported_with_its_path(
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("folder", ["/opt/ml/checkpoints", "/opt/ml/kept/here", "/kept"])
+def test_checkpoints_are_saved_where_the_request_says_sagemaker_reads_them(
+    tmp_path: Path, folder: str
+) -> None:
+    text = f"name: d\naws: {{request: {{CheckpointConfig: {{LocalPath: {folder}}}}}}}\n"
+    body = render(plan_of("aws", text)).document
+    assert body["CheckpointConfig"]["LocalPath"] == folder
+    container(tmp_path)
+    node = context(tmp_path, **body["Environment"])
+    assert node.checkpoint_dir == folder.replace("/opt/ml", str(tmp_path))
+
+
 def test_inputs_are_channels_by_the_names_of_the_spec(tmp_path: Path) -> None:
     environ = container(tmp_path)
     data = tmp_path / "input/data"
