@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,9 @@ GRACE_SECONDS = 60
 
 MASTER_PORT = 6105
 """MASTER_PORT in Azure ML's documentation. Jobs should rely on the variable."""
+
+TENSORFLOW_PORT = 2222
+"""Port of each worker in TF_CONFIG."""
 
 STORED_FOLDERS = ("outputs", "logs")
 """Folders of each node that Azure ML stores with the job, below `artifact_folder`."""
@@ -78,10 +82,17 @@ class CommandJob:
         )
 
 
-def command_job(document: Mapping[str, Any], *, master: str, port: int = MASTER_PORT) -> CommandJob:
+def command_job(
+    document: Mapping[str, Any],
+    *,
+    master: str,
+    port: int = MASTER_PORT,
+    hosts: Sequence[str] = (),
+) -> CommandJob:
     """Return what Azure ML would start for a command-job document.
 
-    `master`: the address of the first node, as all nodes reach it.
+    `master`: the address of the first node, as all nodes reach it. `hosts`: those of all nodes, for
+    a distribution of TensorFlow.
     """
     nodes = int(document.get("resources", {}).get("instance_count", 1))
     common = {"AZUREML_RUN_ID": document["name"]}
@@ -89,8 +100,11 @@ def command_job(document: Mapping[str, Any], *, master: str, port: int = MASTER_
     distribution = document.get("distribution")
     processes = []
     for node in range(nodes):
-        for variables in _process_variables(distribution, node, nodes, master, port):
-            processes.append(Process(node=node, env=common | variables))
+        if distribution and str(distribution["type"]).lower() == "tensorflow":
+            described = [{"TF_CONFIG": _tf_config(hosts, node)}]
+        else:
+            described = _process_variables(distribution, node, nodes, master, port)
+        processes += [Process(node=node, env=common | variables) for variables in described]
 
     inputs = document.get("inputs", {}).items()
     outputs = document.get("outputs", {}).items()
@@ -111,7 +125,7 @@ def _process_variables(
 ) -> list[dict[str, str]]:
     """Return the variables of each process on a node. No distribution: each node is alone.
 
-    Raise ValueError for distributions other than PyTorch.
+    Raise ValueError for distributions other than PyTorch and TensorFlow.
     """
     if distribution is None:
         return [{}]
@@ -134,6 +148,13 @@ def _process_variables(
         result.append(variables)
 
     return result
+
+
+def _tf_config(hosts: Sequence[str], node: int) -> str:
+    """Return the variable of TensorFlow's distribution ("Distributed GPU training guide")."""
+    workers = [f"{host}:{TENSORFLOW_PORT}" for host in hosts]
+    task = {"type": "worker", "index": node}
+    return json.dumps({"cluster": {"worker": workers}, "task": task, "environment": "cloud"})
 
 
 def _mount(name: str, item: Mapping[str, Any]) -> Mount:

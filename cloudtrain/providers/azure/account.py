@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cloudtrain.errors import Issue, UsageError
 from cloudtrain.providers.azure.config import AzureConfig
+from cloudtrain.providers.azure.request import VIRTUAL_CLUSTER
 from cloudtrain.providers.azure.section import AzureSection
 from cloudtrain.providers.shared.account import (
     CliDefault,
@@ -93,7 +94,10 @@ def format_issues(config: AzureConfig) -> Iterator[Issue]:
     """Yield issues with the format of the workspace's settings."""
     for name, (form, hint) in _FORMS.items():
         value = getattr(config, name)
-        if value and not re.fullmatch(form, value):
+        if name == "compute" and re.search("/virtualclusters/", value or "", re.IGNORECASE):
+            reason, hint = VIRTUAL_CLUSTER
+            yield Issue(("azure", name), f"is not supported: {reason}", hint)
+        elif value and not re.fullmatch(form, value):
             yield Issue(("azure", name), f"{value!r} is not a {name.replace('_', ' ')}", hint)
 
 

@@ -136,7 +136,7 @@ class Workspace:
         That request and its answer are reported to `attempt`.
         """
         with watching_create(attempt), self._calling("creating the job"):
-            job = load_job(io.StringIO(json.dumps(dict(document))))
+            job = _loaded(document)
             return self._job_info(self._client.jobs.create_or_update(job))
 
     def job(self, name: str) -> JobInfo | None:
@@ -373,6 +373,25 @@ class Workspace:
 def workspace(subscription: str, resource_group: str, name: str) -> Workspace:
     """Return the client of a workspace; one per process, so that credentials are read once."""
     return Workspace(subscription, resource_group, name)
+
+
+def _loaded(document: Mapping[str, Any]) -> Any:
+    """Return a job as the SDK reads it.
+
+    Its schema knows no input that is mounted to write, though its jobs and the service do.
+    """
+    written = []
+    inputs = dict(document.get("inputs", {}))
+    for name, item in inputs.items():
+        if isinstance(item, Mapping) and item.get("mode") == "rw_mount":
+            written.append(name)
+            inputs[name] = {**item, "mode": "ro_mount"}
+
+    job: Any = load_job(io.StringIO(json.dumps({**document, "inputs": inputs})))
+    for name in written:
+        job.inputs[name].mode = "rw_mount"
+
+    return job
 
 
 def _created(job: Any) -> float:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.errors import UsageError
 from cloudtrain.planning.launch import TAG_PREFIX, JobDocument, Request, job_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import RequestForm, merge_request
@@ -75,8 +76,18 @@ SERVICES: dict[str, dict[str, str]] = {
 }
 _IDENTITIES = {"managed": "managed", "user": "user_identity"}
 
+PYTORCH = "pytorch"
+"""Azure's distribution that tells each node its rank, as our launcher needs."""
+
 EARLY_TERMINATION = "early_termination"
 """Key of a sweep job with the rule that ends bad trials."""
+
+VIRTUAL_CLUSTER = (
+    "virtual clusters choose machines by tiers and instance types, which no field has",
+    "azure.compute: the name of a compute cluster; or serverless machines",
+)
+_VIRTUAL_CLUSTERS = ("AISuperComputer", "singularity")
+"""Properties of resources that send a job to a virtual cluster."""
 
 FORM = RequestForm(
     section="azure",
@@ -89,7 +100,6 @@ FORM = RequestForm(
         "command": "use entrypoint and args",
         "environment": "use image",
         "compute": "use azure.compute",
-        "distribution": "use resources.processes; without torchrun, launcher: none",
         "limits": "use limits.max_runtime, which caps the cost",
         "identity.type": "use azure.identity",
         "queue_settings.job_tier": "use resources.spot",
@@ -108,6 +118,7 @@ FORM = RequestForm(
         f"tags.{TAG_PREFIX}*": "choose another name",
         f"properties.{TAG_PREFIX}*": "choose another name",
     },
+    unsupported={f"resources.properties.{name}": VIRTUAL_CLUSTER for name in _VIRTUAL_CLUSTERS},
 )
 """Keys of the command job that `azure.request` may not set, since a field of job.yaml does."""
 
@@ -125,6 +136,7 @@ KEYS: dict[str, tuple[str, ...]] = {
         "queue_settings",
         "inputs",
         "outputs",
+        "distribution",
         "environment_variables",
         "notification_setting",
     ),
@@ -183,8 +195,7 @@ def document_of(plan: Plan, job: JobDocument, image: ResolvedImage | None = None
         "command": command_of(list(inputs), more_outputs(azure)),
         "environment": environment_of(address, _build(plan), conda),
         "resources": _resources(plan),
-        # One process per node, our launcher. Without it each node would train on its own.
-        "distribution": {"type": "pytorch", "process_count_per_instance": 1},
+        **_distribution(azure),
         "inputs": inputs,
         "outputs": _outputs(plan),
         "environment_variables": _environment_variables(plan, job),
@@ -204,6 +215,26 @@ def document_of(plan: Plan, job: JobDocument, image: ResolvedImage | None = None
         document["services"] = {name: _service(name, azure.ssh_key) for name in azure.services}
 
     return document
+
+
+def _distribution(azure: AzureSection) -> dict[str, Any]:
+    """Return one process per node, our launcher; without it each node would train on its own.
+
+    Another distribution of the spec takes its place as a whole.
+    """
+    if distribution_type(azure) not in ("", PYTORCH):
+        return {}
+
+    return {"distribution": {"type": PYTORCH, "process_count_per_instance": 1}}
+
+
+def distribution_type(azure: AzureSection) -> str:
+    """Return the type of the spec's own distribution in small letters; empty without one."""
+    own_distribution = azure.request.get("distribution")
+    if not isinstance(own_distribution, Mapping):
+        return ""
+
+    return str(own_distribution.get("type", PYTORCH)).lower()
 
 
 def environment_of(
@@ -421,7 +452,15 @@ def as_variable(document: dict[str, Any]) -> str:
 
 
 def export(plan: Plan) -> Export:
-    """Return the request with the Azure CLI's command for it, which uploads the source."""
+    """Return the request with the Azure CLI's command for it, which uploads the source.
+
+    Raise UsageError for an input that only the service and the SDK's own objects know.
+    """
+    for name, item in plan.request.document["inputs"].items():
+        if item.get("mode") == "rw_mount":
+            message = f"the Azure CLI refuses the input {name}, whose mode is rw_mount"
+            raise UsageError(message, hint="start it by cloudtrain submit")
+
     config = plan.target.config_as(AzureConfig)
     document = {**plan.request.document, "code": "code"}
     command = ["az", "ml", "job", "create", "--file", "request.json"]

@@ -28,8 +28,10 @@ from cloudtrain.providers.azure.request import (
     EARLY_TERMINATION,
     FORM,
     KEYS,
+    PYTORCH,
     SERVICES,
     as_variable,
+    distribution_type,
     input_name,
     more_outputs,
     section_of,
@@ -82,6 +84,21 @@ _SET_BY_AZURE = {
     "MSI_SECRET",
 }
 
+_DISTRIBUTIONS = {
+    PYTORCH: ("process_count_per_instance",),
+    "mpi": ("process_count_per_instance",),
+    "tensorflow": ("worker_count", "parameter_server_count"),
+}
+"""Types of distributions that a job can have -> their keys ("CLI (v2) command job YAML schema")."""
+
+_NO_RAY = (
+    "ray is not supported: the launcher starts the command on every node, and no Ray before it"
+)
+_RAY_IN_COMMAND = (
+    "launcher: none, and a script that runs `ray start --head` where NODE_RANK is 0, and elsewhere"
+    " `ray start --address=$MASTER_ADDR:6379`"
+)
+
 _INTERACTIVE = ("ssh", "jupyter", "vscode")
 
 
@@ -98,6 +115,7 @@ def rule_issues(plan: Plan) -> list[Issue]:
     broken += _names(plan)
     broken += _uploads(plan)
     broken += _overrides(plan)
+    broken += _distribution(plan)
 
     issues = [plan.located(issue) for issue in broken]
     issues += cloud_warnings(plan, _notes(plan))
@@ -114,6 +132,66 @@ def _overrides(plan: Plan) -> Iterator[Issue]:
         if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
             at = ("azure", "request", "outputs", name)
             yield Issue(at, "is not a name of an output", "letters, digits and underscores")
+
+
+def _distribution(plan: Plan) -> Iterator[Issue]:
+    """Yield issues with the spec's own distribution: each node must start one launcher."""
+    azure = section_of(plan)
+    if "distribution" not in azure.request:
+        return
+
+    at = ("azure", "request", "distribution")
+    own_distribution = azure.request["distribution"]
+    if not isinstance(own_distribution, Mapping):
+        message = "is needed: without it Azure ML does not tell the nodes of each other"
+        yield Issue(at, message, "tensorflow or mpi, with launcher: none")
+        return
+
+    kind = distribution_type(azure)
+    if kind == "ray":
+        yield Issue((*at, "type"), _NO_RAY, _RAY_IN_COMMAND)
+        return
+    if kind not in _DISTRIBUTIONS:
+        message = f"{kind!r} is not a distribution of Azure ML{did_you_mean(kind, _DISTRIBUTIONS)}"
+        yield Issue((*at, "type"), message, f"known: {', '.join(_DISTRIBUTIONS)}")
+        return
+
+    keys = ("type", *_DISTRIBUTIONS[kind])
+    for key in own_distribution:
+        if key not in keys:
+            message = f"is not a key of the distribution {kind}{did_you_mean(key, keys)}"
+            yield Issue((*at, key), message)
+
+    if kind != PYTORCH and plan.spec.launcher != "none":
+        message = f"{kind} cannot start the ranks of torchrun"
+        yield Issue((*at, "type"), message, "launcher: none, which runs a command once per node")
+    if kind == "mpi" and plan.is_rehearsal:
+        message = "a rehearsal has no mpirun to start its nodes"
+        yield Issue((*at, "type"), message, "submit it to a small cluster")
+    if kind == "tensorflow" and plan.spec.launch.tf_config:
+        message = "sets TF_CONFIG, and launch.tf_config too"
+        yield Issue((*at, "type"), message, "keep one of them")
+
+    yield from _processes(own_distribution, plan.spec.resources.nodes)
+
+
+def _processes(own_distribution: Mapping[str, Any], nodes: int) -> Iterator[Issue]:
+    """Yield issues with counts of processes other than one per node."""
+    at = ("azure", "request", "distribution")
+    processes = own_distribution.get("process_count_per_instance")
+    if processes not in (None, 1):
+        message = f"Azure ML would start {processes} launchers on each node"
+        hint = "resources.processes; with launcher: none the command starts its own processes"
+        yield Issue((*at, "process_count_per_instance"), message, hint)
+
+    workers = own_distribution.get("worker_count")
+    if own_distribution.get("parameter_server_count") not in (None, 0):
+        message = "parameter servers are not supported: each node runs the command as a worker"
+        hint = "0; or without distribution the command chooses a role by NODE_RANK"
+        yield Issue((*at, "parameter_server_count"), message, hint)
+    elif workers not in (None, nodes):
+        message = f"is {workers}, and resources.nodes is {nodes}: each node is one worker"
+        yield Issue((*at, "worker_count"), message, f"worker_count: {nodes}, or leave it out")
 
 
 def override_issues(
@@ -232,7 +310,10 @@ def _machines(plan: Plan) -> Iterator[Issue]:
             path = (*path, index)
         if not is_azure_size(name):
             message = f"{name!r} is not an Azure VM size"
-            yield Issue(path, message, "such as Standard_NC24ads_A100_v4")
+            hint = "such as Standard_NC24ads_A100_v4"
+            if plan.target.config_as(AzureConfig).compute:
+                hint += "; instance types of Kubernetes clusters are not supported"
+            yield Issue(path, message, hint)
     if resources.shm and resources.shm < 2**20:
         yield Issue(("resources", "shm"), "is less than a MiB", "such as 16 GiB")
 

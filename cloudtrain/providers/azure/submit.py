@@ -324,7 +324,12 @@ def refuse_cluster(
             hint=hint,
         )
     if cluster.kind.lower() == "kubernetes":
-        raise RefusedError(f"{name} is a cluster of Kubernetes, which is not supported")
+        message = (
+            f"{name} is a cluster of Kubernetes, which is not supported: it chooses machines by"
+            " instance types of its own, which no field has"
+        )
+        hint = "a compute cluster (az ml compute list), or leave azure.compute out"
+        raise RefusedError(message, hint=hint)
 
     size = cluster.size
     if planned and size and size.lower() not in map(str.lower, planned):

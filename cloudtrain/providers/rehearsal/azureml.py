@@ -47,7 +47,7 @@ class AzureMLEmulator(ProcessesOfHost):
         self.paths = paths
         self.plan = plan
         self.addresses = self.names(int(document["resources"]["instance_count"]))
-        self.job = command_job(document, master=self.addresses[0])
+        self.job = command_job(document, master=self.addresses[0], hosts=self.addresses)
         self.max_runtime_seconds: int | None = self.job.timeout_seconds
         self.grace_seconds = plan.grace_seconds
 

@@ -1,14 +1,16 @@
-"""Mapping of Azure ML's PyTorch distribution variables to a `NodeContext`. Standard library only.
+"""Mapping of the variables of Azure ML's distributions to a `NodeContext`. Standard library only.
 
 See "Distributed GPU training guide" in the documentation of Azure Machine Learning. Azure ML starts
-one process per node; its WORLD_SIZE is the number of nodes. Output, model and checkpoints are
-mounts shared by all nodes; the job's command passes their paths in our own variables. Programs
-write to the node's own disk, and the launcher copies their files to the mounts.
+one process per node; with PyTorch's distribution its WORLD_SIZE is the number of nodes. Output,
+model and checkpoints are mounts shared by all nodes; the job's command passes their paths in our
+own variables. Programs write to the node's own disk, and the launcher copies their files to the
+mounts.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import socket
 import struct
 import sys
@@ -19,6 +21,9 @@ from cloudtrain_launcher.contract import JOB, PUBLISHED, RESUME_DIR, NodeContext
 from cloudtrain_launcher.environment import JobFolders, job_folders, require_number, require_text
 from cloudtrain_launcher.scheduled_events import scheduled_events_url
 from cloudtrain_wire.tuned_values import VARIABLES
+
+MASTER_PORT = 6105
+"""Port of the first node, unless the distribution names one."""
 
 DISTRIBUTION = "distribution: {type: pytorch, process_count_per_instance: 1}"
 
@@ -45,10 +50,13 @@ _SIOCGIFADDR = 0x8915
 
 def azureml_context(environ: Mapping[str, str]) -> NodeContext:
     """Describe one node of a command job. Raise RuntimeError for a missing or invalid variable."""
-    rank, nodes = _position(environ)
-    master = environ["MASTER_ADDR"]
-    own_port = "CLOUDTRAIN_MASTER_PORT"
-    port = require_number(environ, own_port if environ.get(own_port) else "MASTER_PORT")
+    rank, nodes, master = _position(environ)
+    port = MASTER_PORT
+    for name in ("CLOUDTRAIN_MASTER_PORT", "MASTER_PORT"):
+        if environ.get(name):
+            port = require_number(environ, name)
+            break
+
     address = environ.get("CLOUDTRAIN_NODE_ADDR") or own_address(master, port)
     chosen = {}
     for name, text in environ.items():
@@ -121,8 +129,14 @@ def _own_folders(environ: Mapping[str, str], job_name: str) -> JobFolders:
     return JobFolders(output, model, checkpoints, shared.inputs)
 
 
-def _position(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return this node's rank and the number of nodes."""
+def _position(environ: Mapping[str, str]) -> tuple[int, int, str]:
+    """Return this node's rank, the number of nodes, and the first node's address."""
+    if not environ.get("MASTER_ADDR"):
+        if environ.get("OMPI_COMM_WORLD_RANK"):
+            return _position_of_mpi(environ)
+        if environ.get("TF_CONFIG"):
+            return _position_of_tensorflow(environ)
+
     missing = [name for name in ("MASTER_ADDR", "NODE_RANK", "WORLD_SIZE") if not environ.get(name)]
     if missing:
         raise RuntimeError(
@@ -146,7 +160,51 @@ def _position(environ: Mapping[str, str]) -> tuple[int, int]:
             f"submit the job with {DISTRIBUTION}"
         )
 
-    return rank, nodes
+    return rank, nodes, environ["MASTER_ADDR"]
+
+
+def _position_of_mpi(environ: Mapping[str, str]) -> tuple[int, int, str]:
+    """Return the position among the processes of mpirun, one per node.
+
+    Microsoft's examples read the first node's address from the same variables.
+    """
+    rank = require_number(environ, "OMPI_COMM_WORLD_RANK")
+    nodes = require_number(environ, "OMPI_COMM_WORLD_SIZE")
+    if environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0") != "0":
+        raise RuntimeError(
+            "mpirun has started several launchers on one node: submit the job with"
+            " distribution: {type: mpi, process_count_per_instance: 1}"
+        )
+
+    master = environ.get("AZ_BATCH_MASTER_NODE", "").partition(":")[0]
+    master = master or environ.get("AZ_BATCHAI_MPI_MASTER_NODE", "")
+    if not master and nodes > 1:
+        raise RuntimeError(
+            "Azure ML has set neither AZ_BATCH_MASTER_NODE nor AZ_BATCHAI_MPI_MASTER_NODE, so the"
+            " nodes do not know each other"
+        )
+
+    return rank, nodes, master or "127.0.0.1"
+
+
+def _position_of_tensorflow(environ: Mapping[str, str]) -> tuple[int, int, str]:
+    """Return the position among the workers in TF_CONFIG, one per node."""
+    try:
+        config = json.loads(environ["TF_CONFIG"])
+        workers = config["cluster"]["worker"]
+        rank = config["task"]["index"]
+        is_worker = set(config["cluster"]) == {"worker"} and 0 <= rank < len(workers)
+        master = str(workers[0]).rpartition(":")[0].strip("[]")
+    except (ValueError, KeyError, TypeError, IndexError):
+        is_worker = False
+
+    if not is_worker:
+        raise RuntimeError(
+            f"TF_CONFIG is {environ['TF_CONFIG']!r}: expected one worker per node and no other task,"
+            " as distribution: {type: tensorflow} gives them"
+        )
+
+    return rank, len(workers), master
 
 
 def own_address(master: str, port: int) -> str:

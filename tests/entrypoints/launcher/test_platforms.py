@@ -6,12 +6,15 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cloudtrain.catalog import instances
+from cloudtrain.planning.azureml import command_job
+from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.request import render
 from cloudtrain.providers.azure.request import SERVICES
 from cloudtrain_launcher import contract, devices, environment, platforms
@@ -228,6 +231,62 @@ def test_a_node_comes_from_the_variables(tmp_path: Path) -> None:
     node = azureml_context(variables() | paths | HERE | {"CLOUDTRAIN_MASTER_PORT": "4711"})
     assert (node.node_rank, node.nodes, node.resume_dir) == (0, 1, "")
     assert node.master_port == 4711
+
+
+def tensorflow(index: int, **cluster: list[str]) -> dict[str, str]:
+    """Return TF_CONFIG as Azure ML sets it."""
+    cluster = cluster or {"worker": ["10.0.0.4:2222", "10.0.0.5:2222"]}
+    task = {"type": "worker", "index": index}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})}
+
+
+def mpi(rank: int, **changes: str) -> dict[str, str]:
+    """Return the variables of a process that Azure ML starts by mpirun."""
+    return {
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+        "AZ_BATCH_MASTER_NODE": "10.0.0.4:6000",
+    } | changes
+
+
+@pytest.mark.parametrize("described", [tensorflow, mpi])
+def test_a_node_of_another_distribution_finds_its_place(
+    tmp_path: Path, described: Callable[[int], dict[str, str]]
+) -> None:
+    own = {"CLOUDTRAIN_JOB": json.dumps(document())} | folders(tmp_path)
+    nodes = [azureml_context(described(rank) | own | HERE) for rank in range(2)]
+    assert [(node.node_rank, node.nodes) for node in nodes] == [(0, 2), (1, 2)]
+    assert {(node.master_addr, node.master_port) for node in nodes} == {("10.0.0.4", 6105)}
+
+
+def test_a_rehearsal_describes_the_workers_of_tensorflow_as_azure_does(tmp_path: Path) -> None:
+    text = "name: d\nlauncher: none\nentrypoint: python t.py\nresources: {nodes: 2}\n"
+    plan = plan_of("azure", text + "azure: {request: {distribution: {type: TensorFlow}}}\n")
+    hosts = ("127.0.0.2", "127.0.0.3")
+    job = command_job(get_provider("azure").render(plan).document, master=hosts[0], hosts=hosts)
+    assert [process.env["TF_CONFIG"] for process in job.processes] == [
+        tensorflow(rank, worker=[f"{host}:2222" for host in hosts])["TF_CONFIG"]
+        for rank in range(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("variables_of_node", "message"),
+    [
+        (mpi(1, OMPI_COMM_WORLD_LOCAL_RANK="1"), "mpirun has started several launchers"),
+        (mpi(1, AZ_BATCH_MASTER_NODE=""), "neither AZ_BATCH_MASTER_NODE nor"),
+        (tensorflow(0, worker=["10.0.0.4:2222"], ps=["10.0.0.5:2222"]), "no other task"),
+        (tensorflow(2), "expected one worker per node"),
+        ({"TF_CONFIG": "{"}, "expected one worker per node"),
+    ],
+)
+def test_a_distribution_with_other_processes_is_refused(
+    tmp_path: Path, variables_of_node: dict[str, str], message: str
+) -> None:
+    own = {"CLOUDTRAIN_JOB": json.dumps(document())} | folders(tmp_path)
+    with pytest.raises(RuntimeError, match=message):
+        azureml_context(variables_of_node | own | HERE)
 
 
 def test_a_trial_of_a_sweep_job_has_folders_of_its_own_in_the_outputs(tmp_path: Path) -> None:

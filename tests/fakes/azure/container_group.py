@@ -87,7 +87,8 @@ def document(job: Job) -> dict[str, Any]:
         answer["resources"]["instance_type"] = resources["instanceType"]
     if distribution:
         count = distribution.get("processCountPerInstance", 1)
-        answer["distribution"] = {"type": "pytorch", "process_count_per_instance": count}
+        kind = distribution["distributionType"].lower()
+        answer["distribution"] = {"type": kind, "process_count_per_instance": count}
     if "timeout" in limits:
         answer["limits"] = {"timeout": duration_seconds(limits["timeout"])}
     for name, output in answer["outputs"].items():

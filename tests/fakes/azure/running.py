@@ -70,7 +70,8 @@ class _JobRun:
         image = self.assets.image(job.properties["environmentId"])
         self._check_rights(image or "")
         code_id = job.properties.get("codeId")
-        contract = command_job(document(job), master=node_addresses(job.nodes)[0], port=free_port())
+        hosts = node_addresses(job.nodes)
+        contract = command_job(document(job), master=hosts[0], port=free_port(), hosts=hosts)
         group = ContainerGroup(
             job, contract, self.assets.code(code_id) if code_id else None, folder, account
         )

@@ -45,6 +45,18 @@ SHAPES: dict[str, dict[str, Any]] = {
     "with words for the studio": {
         "azure": {"description": "a larger model", "experiment": "vision", "display_name": "A 1"}
     },
+    "with the distribution of TensorFlow": {
+        "launcher": "none",
+        "entrypoint": "python train.py",
+        "limits": {"max_runtime": "6 h"},
+        "azure": {"request": {"distribution": {"type": "tensorflow", "worker_count": 2}}},
+    },
+    "with the distribution of MPI": {
+        "launcher": "none",
+        "entrypoint": "python train.py",
+        "limits": {"max_runtime": "6 h"},
+        "azure": {"request": {"distribution": {"type": "mpi"}}},
+    },
     "with keys of its own": {
         "azure": {
             "request": {
@@ -125,6 +137,17 @@ def test_an_exported_job_is_what_submit_sends(cloud: AzureCloud, folder: Path, s
     assert without_time(json.loads(json.dumps(job_body).replace(name, twin))) == without_time(
         sdk_body
     )
+
+
+def test_an_input_may_be_mounted_to_write_into_it(cloud: AzureCloud, folder: Path) -> None:
+    """Microsoft's schema for files does not know it, so the Azure CLI could not start it."""
+    writes = {"azure": {"request": {"inputs": {"train": {"mode": "rw_mount"}}}}}
+    _, body = put(cloud, **writes)
+    assert body["properties"]["inputs"]["train"]["mode"] == "ReadWriteMount"
+    (folder / "job.yaml").write_text(json.dumps({**FULL, **writes}))
+    exported = in_process("plan", "--provider", "azure", "--export", "job")
+    assert exported.code != 0
+    assert "the Azure CLI refuses the input train" in exported.err
 
 
 @pytest.fixture
