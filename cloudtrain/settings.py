@@ -41,6 +41,11 @@ GENERAL: Mapping[str, Setting] = {
     "image.build_args": Setting(
         "arguments of your own Dockerfile", "arguments", beside_job="harmless"
     ),
+    "image.context_root": Setting(
+        "the folder that image.context may not leave; default: the job's folder",
+        "path",
+        beside_job="never",
+    ),
     "confirm": Setting(
         "on a terminal, ask before a job that costs money", "boolean", True, beside_job="never"
     ),

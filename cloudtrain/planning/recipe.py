@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from cloudtrain.bundle import bundled, payload_files
@@ -39,6 +39,8 @@ class Recipe:
     """Arguments of the build, `NAME=VALUE`; the later one of a name counts."""
     platform: str = ""
     """Platform such as `linux/amd64`; empty for this machine's."""
+    folder: str = ""
+    """Folder of the build; empty: the Dockerfile's."""
     digest: str
     """sha256 of the other fields and of every file and folder that the Dockerfile copies.
 
@@ -48,8 +50,8 @@ class Recipe:
 
     @property
     def context(self) -> str:
-        """Folder of the build, which is the Dockerfile's."""
-        return str(Path(self.dockerfile).parent)
+        """Folder of the build, the Dockerfile's by default."""
+        return self.folder or str(Path(self.dockerfile).parent)
 
     @property
     def tag(self) -> str:
@@ -87,11 +89,13 @@ def recipe_of(
     platform: str = "",
     kind: str = "",
     limit: int | None = None,
+    context: Path | None = None,
 ) -> Recipe:
-    """Return the recipe of a Dockerfile.
+    """Return the recipe of a Dockerfile. `context`: folder of the build; None: the Dockerfile's.
 
-    Raise SourceError if its folder is unreadable, or larger than `limit` bytes.
+    Raise SourceError if that folder is unreadable, or larger than `limit` bytes.
     """
+    top = context or dockerfile.parent
     args_by_name = dict(arg.partition("=")[::2] for arg in args)
     digest = sha256(repr((dockerfile.name, sorted(args_by_name.items()), platform)).encode())
     size = 0
@@ -100,20 +104,17 @@ def recipe_of(
         digest.update(payload_archive())
 
     try:
-        for path, info in sorted(_files(dockerfile).items()):
+        for path, info in sorted(_files(dockerfile, top).items()):
             if not stat.S_ISDIR(info.st_mode):
                 size += info.st_size
             if limit is not None and size > limit:
-                message = (
-                    f"{dockerfile.parent} holds more than {limit} bytes, all of which the build"
-                    " would get"
-                )
+                message = f"{top} holds more than {limit} bytes, all of which the build would get"
                 raise SourceError(
                     message,
                     hint="name what it needs in a .dockerignore, or give it a separate folder",
                 )
 
-            name = path.relative_to(dockerfile.parent).as_posix()
+            name = PurePath(os.path.relpath(path, top)).as_posix()
             digest.update(f"\0{name}\0{_mode(info):o}\0".encode(errors="surrogateescape"))
             digest.update(_content(path, info))
     except OSError as error:
@@ -124,6 +125,7 @@ def recipe_of(
         kind=kind,
         args=tuple(args),
         platform=platform,
+        folder=str(context or ""),
         digest=digest.hexdigest(),
     )
 
@@ -145,20 +147,20 @@ def payload_archive() -> bytes:
     return buffer.getvalue()
 
 
-def _ignore_file(dockerfile: Path) -> str:
-    """Return the content of this Dockerfile's ignore file, or else of its folder's, or ""."""
-    for name in (f"{dockerfile.name}.dockerignore", ".dockerignore"):
-        if (file := dockerfile.with_name(name)).is_file():
+def _ignore_file(dockerfile: Path, top: Path) -> str:
+    """Return the content of this Dockerfile's ignore file, or else of the build's folder, or ""."""
+    for file in (dockerfile.with_name(f"{dockerfile.name}.dockerignore"), top / ".dockerignore"):
+        if file.is_file():
             return read_regular_text(file, errors="surrogateescape")
 
     return ""
 
 
-def _files(dockerfile: Path) -> dict[Path, os.stat_result]:
+def _files(dockerfile: Path, top: Path) -> dict[Path, os.stat_result]:
     """Return the Dockerfile, and the files, links and folders that the build may copy."""
 
     info_by_path = {dockerfile: dockerfile.stat()}
-    rules = read_rules(_ignore_file(dockerfile))
+    rules = read_rules(_ignore_file(dockerfile, top))
     searches_all = has_exceptions(rules)
 
     try:
@@ -167,7 +169,6 @@ def _files(dockerfile: Path) -> dict[Path, os.stat_result]:
     except (Unclear, SourceError):
         named = None
 
-    top = dockerfile.parent
     for folder, folders, files in os.walk(top, onerror=_raise):
         inside = Path(folder).relative_to(top)
         folders[:] = [name for name in folders if name != ".git"]

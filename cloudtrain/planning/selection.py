@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import Issue, Keys, SourceError
 from cloudtrain.planning.image_contents import ImageContents, our_contents
 from cloudtrain.planning.recipe import Recipe, our_recipe, recipe_of
+from cloudtrain.settings import variable_of
 
 if TYPE_CHECKING:
     from cloudtrain.settings import Settings
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 CLOUD_PLATFORM = "linux/amd64"
 """Platform of all machines of both clouds, except those with NVIDIA's processors."""
 
+_ROOT = "image.context_root"
+_FROM_JOB = "the path counts from the folder of job.yaml"
 _FABRIC_ARGS = {"efa": "WITH_EFA=1", "infiniband": "WITH_TOPOLOGY=1"}
 """Network between nodes -> argument of our image for it."""
 
@@ -51,6 +55,8 @@ class ImageSelection(NamedTuple):
     """Field that selects it."""
     text: str
     """Text of the selection: `auto`, an address, or the path of a Dockerfile."""
+    context: str = ""
+    """Folder of a build, if the spec names one."""
 
     @property
     def is_build(self) -> bool:
@@ -63,7 +69,7 @@ def select_image(image: str | Mapping[str, str], provider: str) -> ImageSelectio
     if not isinstance(image, Mapping):
         return ImageSelection(("image",), image)
     if "build" in image:
-        return ImageSelection(("image", "build"), image["build"])
+        return ImageSelection(("image", "build"), image["build"], image.get("context", ""))
     return ImageSelection(("image", provider), image.get(provider, "auto"))
 
 
@@ -98,28 +104,53 @@ def recipe_for(
 
     `machine_args`: arguments of our image for the machines, before those of the settings.
     """
-    at, text = selected
+    at = selected.path
     try:
         if not selected.is_build:
             our_args = list(machine_args)
             our_args += settings.get("image.args") or ()
             return our_recipe("cuda" if gpu else "cpu", our_args, platform), []
 
-        dockerfile = Path(settings.folder, text).absolute()
+        dockerfile = Path(settings.folder, selected.text).absolute()
         if not dockerfile.is_file():
-            return None, [
-                Issue(
-                    at,
-                    f"there is no file {dockerfile}",
-                    "the path counts from the folder of job.yaml",
-                )
-            ]
+            return None, [Issue(at, f"there is no file {dockerfile}", _FROM_JOB)]
+        if wrong := context_issues(selected, settings):
+            return None, wrong
+
+        context = None
+        if selected.context:
+            context = Path(os.path.normpath(Path(settings.folder, selected.context).absolute()))
 
         # What `image.args` name is ours: their BASE_IMAGE is another.
         args = settings.get("image.build_args") or ()
-        return recipe_of(dockerfile, args, platform, limit=settings.get("source_limit")), []
+        limit = settings.get("source_limit")
+        return recipe_of(dockerfile, args, platform, limit=limit, context=context), []
     except SourceError as error:
         return None, [Issue(at, error.message, error.hint)]
+
+
+def context_issues(selected: ImageSelection, settings: Settings) -> list[Issue]:
+    """Return the issue with the folder of a build: missing, or outside the user's own root.
+
+    A job of somebody else must not build the user's other files into an image.
+    """
+    at = ("image", "context")
+    if not selected.context:
+        return []
+
+    folder = Path(settings.folder, selected.context).absolute()
+    if not folder.is_dir():
+        return [Issue(at, f"there is no folder {folder}", _FROM_JOB)]
+
+    root = Path(settings.folder)
+    if own_root := settings.get(_ROOT):
+        root = Path(settings.folder, own_root)
+
+    if not folder.resolve().is_relative_to(root.resolve()):
+        message = f"{folder} is outside {root.absolute()}, and a build may read all of it"
+        return [Issue(at, message, f"if that is meant: {variable_of(_ROOT)}={folder.resolve()}")]
+
+    return []
 
 
 def planned_build(recipe: Recipe | None, repository: str = "") -> PlannedImage:

@@ -279,7 +279,7 @@ def _image(value: Any) -> str:
 
 
 def read_image(value: Any) -> str | Mapping[str, str]:
-    """Read an image: `auto`, an address, one per provider, or `{build: Dockerfile}`."""
+    """Read an image: `auto`, an address, one per provider, or `{build: Dockerfile, context: .}`."""
     if isinstance(value, str) and value.strip():
         return value
 
@@ -287,10 +287,22 @@ def read_image(value: Any) -> str | Mapping[str, str]:
     if not mapping:
         raise FieldError("is empty", "remove it, or write auto")
 
-    if set(mapping) == {"build"}:
-        return read_each(mapping, _image)
+    if "build" in mapping:
+        return read_each(mapping, _image, _build_key)
+    if "context" in mapping:
+        raise FieldError("context is the folder of a build", "{build: Dockerfile, context: .}")
 
     return read_each(mapping, _image, known_provider)
+
+
+def _build_key(name: str) -> str:
+    if name not in ("build", "context"):
+        raise FieldError(
+            f"cannot stand beside build{did_you_mean(name, ('context',))}",
+            "{build: Dockerfile, context: .}, or one address per provider",
+        )
+
+    return name
 
 
 def read_processes(value: Any) -> int | Literal["auto"]:

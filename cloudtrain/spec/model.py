@@ -222,7 +222,10 @@ class JobSpec(Section):
         BeforeValidator(fields.read_image),
         WithJsonSchema({"oneOf": [{"type": "string"}, {"type": "object"}]}),
     ] = Field(
-        "auto", description="auto, an address, one per provider, {build: Dockerfile} or dlc:…"
+        "auto",
+        description=(
+            "auto, an address, one per provider, {build: Dockerfile, context: its folder} or dlc:…"
+        ),
     )
     dependencies: Annotated[
         Dependencies,

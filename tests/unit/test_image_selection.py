@@ -15,7 +15,12 @@ from cloudtrain.catalog import read_table
 from cloudtrain.errors import SourceError
 from cloudtrain.planning.recipe import our_recipe, recipe_of
 from cloudtrain.planning.reference import ACR, ECR, Address, is_loopback, parse_address
-from cloudtrain.planning.selection import ImageMachines, PlannedImage
+from cloudtrain.planning.selection import (
+    ImageMachines,
+    PlannedImage,
+    recipe_for,
+    select_image,
+)
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.image import image_of as aws_image
@@ -278,6 +283,51 @@ def test_what_changed_since_it_was_planned_is_not_built(building: Path) -> None:
     with pytest.raises(SourceError, match="changed after it was planned"):
         build(recipe)
     assert not (building / "called").exists()
+
+
+def test_a_build_sees_the_folder_that_the_spec_names(building: Path) -> None:
+    (building / "own" / "Dockerfile").write_text("FROM scratch\nCOPY requirements.txt /\n")
+    (building / "requirements.txt").write_text("numpy\n")
+    recipe = recipe_of(building / "own" / "Dockerfile", context=building)
+    build(recipe)
+    assert words(building)[-1] == str(building)
+    assert str(building / "own" / "Dockerfile") in words(building)
+    (building / "requirements.txt").write_text("scipy\n")
+    assert recipe_of(building / "own" / "Dockerfile", context=building).digest != recipe.digest
+
+
+def test_azure_builds_in_the_folder_that_the_spec_names(folder: Path) -> None:
+    text = "name: d\nimage: {build: docker/Dockerfile, context: .}\n"
+    document = get_provider("azure").render(cases.plan_of("azure", text)).document
+    assert document["environment"]["build"] == {
+        "path": "/home/me/job",
+        "dockerfile_path": "docker/Dockerfile",
+    }
+
+
+def test_a_file_beside_the_job_does_not_widen_what_a_build_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = tmp_path / "above" / "job"
+    job.mkdir(parents=True)
+    (job / "Dockerfile").write_text("FROM scratch\nCOPY . /\n")
+    (job / "link").symlink_to("..")
+    (job / "cloudtrain.toml").write_text('[image]\ncontext_root = ".."\n')
+
+    def problems(context: str) -> list[str]:
+        selected = select_image({"build": "Dockerfile", "context": context}, "docker")
+        return [issue.message for issue in recipe_for(selected, load_settings(job), gpu=False)[1]]
+
+    assert "is not read from a file beside the job" in problems(".")[0]
+    (job / "cloudtrain.toml").unlink()
+    assert problems(".") == []
+    assert "is outside" in problems("..")[0]
+    assert "is outside" in problems("link")[0]
+    assert "there is no folder" in problems("elsewhere")[0]
+
+    monkeypatch.setenv("CLOUDTRAIN_IMAGE_CONTEXT_ROOT", "..")
+    assert problems("..") == problems("link") == []
+    assert "is outside" in problems("../..")[0]
 
 
 def test_arguments_of_the_settings_come_first_and_a_platform_is_passed_on(building: Path) -> None:

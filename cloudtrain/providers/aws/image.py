@@ -61,7 +61,7 @@ def image_of(
     our catalog.
     """
     selected = select_image(image, "aws")
-    path, address = selected
+    path, address, _ = selected
     types = machines.types
     if not selected.is_build and _is_address(address):
         return PlannedImage(address), []

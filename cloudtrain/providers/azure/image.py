@@ -11,6 +11,7 @@ from cloudtrain.planning.image_contents import usual_contents
 from cloudtrain.planning.selection import (
     ImageMachines,
     PlannedImage,
+    context_issues,
     planned_build,
     recipe_for,
     select_image,
@@ -69,7 +70,7 @@ def image_of(
         )
         return planned_build(recipe, config.repository), wrong
     if selected.text != "auto":
-        return PlannedImage(selected.text), []
+        return PlannedImage(selected.text), context_issues(selected, settings)
 
     problems: list[Issue] = []
     arm = [name for name in machines.types if architecture_of("azure", [name]) != "amd64"]
@@ -85,7 +86,7 @@ def image_of(
 def check_image_name(image: str | Mapping[str, str]) -> list[Issue]:
     """Return issues with the address or the name of an environment; empty for `auto` and builds."""
     selected = select_image(image, "azure")
-    path, text = selected
+    path, text, _ = selected
     if selected.is_build or text == "auto":
         return []
     problem = _wrong(text)

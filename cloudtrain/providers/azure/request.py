@@ -422,14 +422,18 @@ def _resources(plan: Plan) -> dict[str, Any]:
 
 
 def _build(plan: Plan) -> tuple[str, str] | None:
-    """Return the folder and the file name of the Dockerfile for Azure ML's build, or None."""
+    """Return the folder of Azure ML's build and the Dockerfile's path in it, or None."""
     image = plan.spec.image
     recipe = plan.target.image and plan.target.image.recipe
     if isinstance(image, str) or "build" not in image or recipe:
         return None
 
     path = PurePosixPath(_local(plan, image["build"]))
-    return str(path.parent), path.name
+    folder = path.parent
+    if context := image.get("context"):
+        folder = PurePosixPath(_local(plan, context))
+
+    return str(folder), os.path.relpath(path, folder)
 
 
 def _local(plan: Plan, path: str) -> str:

@@ -393,7 +393,7 @@ def _uploads(plan: Plan) -> Iterator[Issue]:
     environment = document.get("environment")
     if isinstance(environment, dict) and "build" in environment:
         build = environment["build"]
-        yield from _build_issues(Path(build["path"], build["dockerfile_path"]))
+        yield from _build_issues(Path(build["path"]), build["dockerfile_path"])
     if section_of(plan).conda is not None:
         yield from _conda_issues(environment)
     if plan.is_rehearsal:
@@ -427,21 +427,27 @@ def _conda_issues(environment: Any) -> Iterator[Issue]:
                 yield Issue(path, f"asks for Python {match[1]}; a job needs 3.10 or newer")
 
 
-def _build_issues(dockerfile: Path) -> Iterator[Issue]:
+def _build_issues(folder: Path, file_path: str) -> Iterator[Issue]:
     """Yield why Azure ML cannot build this Dockerfile, within `BUILD_FILES` and `BUILD_BYTES`."""
     path = ("image", "build")
+    dockerfile = Path(folder, file_path)
+    if file_path.startswith("../"):
+        message = f"{dockerfile.resolve()} is outside image.context, and Azure ML gets only that"
+        yield Issue(
+            path, message, "move it there; or azure.repository, for a build on this machine"
+        )
+        return
     if not dockerfile.is_file():
         yield Issue(path, f"no such file: {dockerfile}")
         return
 
     size = 0
-    files = (file for file in dockerfile.parent.rglob("*") if file.is_file())
+    files = (file for file in folder.rglob("*") if file.is_file())
     for count, file in enumerate(files, 1):
         size += file.stat().st_size
         if count > BUILD_FILES or size > BUILD_BYTES:  # it may be the folder of a large project
             message = (
-                f"{dockerfile.parent} holds more than Azure ML builds from: {BUILD_FILES} files of"
-                " 1 MB in all"
+                f"{folder} holds more than Azure ML builds from: {BUILD_FILES} files of 1 MB in all"
             )
             hint = "a folder of its own for the Dockerfile, or build and push the image yourself"
             yield Issue(path, message, hint)

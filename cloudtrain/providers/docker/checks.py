@@ -160,7 +160,7 @@ def image_of(
     Our own image is the default, and `auto`.
     """
     selected = select_image(image, DECLARATION.name)
-    path, address = selected
+    path, address, _ = selected
     if selected.is_build or address == "auto":
         recipe, problems = recipe_for(selected, settings, gpu=gpu)
         return planned_build(recipe), tuple(problems)

@@ -311,7 +311,7 @@ def build(recipe: Recipe, *, names: Sequence[str] = (), options: Sequence[str] =
 
 @contextmanager
 def _context(recipe: Recipe) -> Iterator[str]:
-    """Yield the build context: the Dockerfile's folder, or for our image a copy."""
+    """Yield the folder of the build, for our image a copy."""
     if not recipe.kind:
         yield recipe.context
         return
@@ -323,7 +323,9 @@ def _context(recipe: Recipe) -> Iterator[str]:
 
 
 def _raise_if_changed(recipe: Recipe) -> None:
-    current = recipe_of(Path(recipe.dockerfile), recipe.args, recipe.platform, recipe.kind)
+    context = Path(recipe.folder) if recipe.folder else None
+    dockerfile = Path(recipe.dockerfile)
+    current = recipe_of(dockerfile, recipe.args, recipe.platform, recipe.kind, context=context)
     if current.digest != recipe.digest:
         message = f"the image's folder {recipe.context} changed after it was planned"
         raise SourceError(message, hint="run the command again")
@@ -387,7 +389,7 @@ def arguments(
         name, _, value = arg.partition("=")
         values[name] = value
 
-    if folder:
+    if folder and recipe.kind:
         dockerfile = str(Path(folder, Path(recipe.dockerfile).name))
     else:
         dockerfile = recipe.dockerfile

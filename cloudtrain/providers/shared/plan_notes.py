@@ -126,7 +126,7 @@ def _same_recipe(first: PlannedImage | None, second: PlannedImage | None) -> boo
         return False
 
     recipes = (first.recipe, second.recipe)
-    parts = [(recipe.dockerfile, recipe.kind, recipe.args) for recipe in recipes]
+    parts = [(recipe.dockerfile, recipe.context, recipe.args) for recipe in recipes]
     return parts[0] == parts[1]
 
 
