@@ -95,10 +95,12 @@ def plan(
     target, host = resolve_targets(job.spec, settings, settings["provider"], as_, preview=preview)
     if run_id == "last":
         raise UsageError("'last' always means the last run; choose another id")
-    if run_id is not None and not re.fullmatch(r"(?=.{1,63}$)[a-zA-Z0-9](-*[a-zA-Z0-9])*", run_id):
+    if run_id is not None and not re.fullmatch(
+        r"(?=.{1,63}$)[a-zA-Z0-9]([-_]*[a-zA-Z0-9])*", run_id
+    ):
         raise UsageError(
             f"{run_id!r} is not a valid run id",
-            hint="up to 63 letters, digits and single hyphens inside",
+            hint="up to 63 letters and digits, with hyphens and underscores only between them",
         )
     context = read_context(job.spec, job.folder, settings, run_id, progress)
     return with_rehearsal(

@@ -14,8 +14,11 @@ from cloudtrain.declaration import declaration_of, is_provider, meant_provider, 
 from cloudtrain.errors import Issue, Keys, did_you_mean
 from cloudtrain.spec.yaml_document import kind_of
 
-NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,49}")
-"""SageMaker's pattern for a job name (63 characters), with room for a run's suffix."""
+NAME = re.compile(r"[a-zA-Z0-9]([-_]*[a-zA-Z0-9]){0,49}")
+"""Name of a job, with room for a run's suffix in SageMaker's 63 characters.
+
+SageMaker alone takes no underscores, and its rules say so.
+"""
 
 MAX_VARIABLE_BYTES = 131_072
 """Limit of `NAME=value` and its final zero: MAX_ARG_STRLEN in execve(2)."""
@@ -101,7 +104,7 @@ def read_text(value: Any) -> str:
 def read_name(value: Any) -> str:
     """Read a job's name. Raise FieldError if a platform would reject it."""
     if not NAME.fullmatch(read_text(value)):
-        rule = "up to 50 letters and digits, with hyphens only between them"
+        rule = "up to 50 letters and digits, with hyphens and underscores only between them"
         raise FieldError(f"{read_text(value)!r} is not a valid job name", rule)
 
     return read_text(value)

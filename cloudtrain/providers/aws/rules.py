@@ -443,6 +443,10 @@ def _private_registry(plan: Plan, image: str, hint: str) -> Iterator[Issue]:
 
 def _names(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
+    if "_" in plan.run_id:
+        shown = spec.name if "_" in spec.name else plan.run_id
+        message = f"{shown!r} has underscores, which SageMaker takes in no name of a job"
+        yield Issue(("name",), message, f"such as {shown.replace('_', '-')}")
     for name in spec.inputs:
         yield from _reserved_name("inputs", name, TAG_PREFIX)
     for key in spec.tags:

@@ -375,3 +375,10 @@ def change_answers(
         return change(response) if call and call.operation == operation else response
 
     monkeypatch.setattr(cloud.endpoint, "execute", answer)
+
+
+def test_underscores_of_a_name_arrive(cloud: AzureCloud) -> None:
+    run, body = put(cloud, name="aml_distributed")
+    assert run.id.startswith("aml_distributed-")
+    assert body["properties"]["experimentName"] == "aml_distributed"
+    assert find_run("aml_distributed").id == run.id
