@@ -27,7 +27,7 @@ class ListedPrice:
     usd_per_hour: float
     """US dollars per hour of one machine, on demand."""
     spot_usd_per_hour: float | None = None
-    """Price at low priority; None if unknown, never 0."""
+    """Price on spot machines when it was read; None if unknown, never 0."""
     region: str
     as_of: str
     """Day when the list was read, `2026-11-23`."""
@@ -42,7 +42,7 @@ class ListPrice(NamedTuple):
     currency: str
     amount: object
     is_spot: bool = False
-    """True for low priority."""
+    """True for spot machines, whose price varies."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -94,7 +94,7 @@ class RegionalPrices(NamedTuple):
     The user's table wins, then the newer of `gpus --refresh` and our table.
     """
     spot: Mapping[str, float] = {}
-    """US dollars per hour at low priority, by type, if a price list has it."""
+    """US dollars per hour on spot machines, by type, if a price list has it."""
     problems: tuple[Issue, ...] = ()
     """Mistakes in the tables."""
 

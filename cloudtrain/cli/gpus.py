@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from cloudtrain.api.price_refresh import Refreshed
 
 SPOT_NOTE = (
-    "SPOT is Azure's price at low priority; SageMaker's spot has no price list: up to 90 % less,"
-    " AWS says"
+    "SPOT is what Azure's spot machines cost when it was read, and varies; SageMaker's spot has no"
+    " price list: up to 90 % less, AWS says"
 )
 
 

@@ -58,7 +58,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def stored(settings: Settings, provider: str, region: str) -> dict[str, tuple[float, float | None]]:
-    """The price on demand and the one at low priority by type, of a table on the disk."""
+    """The price on demand and the one of spot machines by type, of a table on the disk."""
     rows = listed_prices(settings["data_dir"], provider, region)
     assert {row.as_of for row in rows} <= {TODAY}
     return {row.instance_type: (row.usd_per_hour, row.spot_usd_per_hour) for row in rows}
@@ -90,7 +90,7 @@ def test_of_awss_list_the_price_per_hour_of_training_is_read(
     assert all(filters == {"regionCode": "eu-west-1"} for filters in lists.asked)
 
 
-def test_of_azures_list_an_hour_with_linux_is_read_dedicated_and_at_low_priority(
+def test_of_azures_list_an_hour_with_linux_is_read_dedicated_and_spot(
     lists: PriceLists, settings: Settings
 ) -> None:
     name = "NC24ads A100 v4"
@@ -113,7 +113,7 @@ def test_of_azures_list_an_hour_with_linux_is_read_dedicated_and_at_low_priority
     ]
     [read] = refresh_prices(settings, "azure")
     assert read.regions == ("swedencentral", "westeurope")
-    assert stored(settings, "azure", "westeurope") == {A100: (3.67, 0.73)}
+    assert stored(settings, "azure", "westeurope") == {A100: (3.67, 1.10)}
     assert stored(settings, "azure", "swedencentral") == {A100: (3.9, None)}
     assert len(lists.asked) > 2, "several sizes, several pages"
     assert all("armRegionName" not in filters for filters in lists.asked)
@@ -321,8 +321,8 @@ def both_lists(lists: PriceLists, monkeypatch: pytest.MonkeyPatch) -> PriceLists
     """Lists with a machine of each cloud."""
     monkeypatch.setattr(price_refresh_module, "_today", lambda: "2099-11-23")
     size = "Standard_NC4as_T4_v3"
-    low = {"meterName": "NC4as T4 v3 Low Priority", "skuName": "NC4as T4 v3 Low Priority"}
-    lists.meters = [meter(size, "northeurope", 0.6), meter(size, "northeurope", 0.12, **low)]
+    spot = {"meterName": "NC4as T4 v3 Spot", "skuName": "NC4as T4 v3 Spot"}
+    lists.meters = [meter(size, "northeurope", 0.6), meter(size, "northeurope", 0.12, **spot)]
     lists.products = [
         product("ml.g4dn.xlarge", "eu-west-1", "0.8"),
         product("ml.g5.xlarge", "eu-west-1", "0.0"),
@@ -343,8 +343,8 @@ def test_a_refresh_reads_both_lists_and_shows_what_they_say(
         "aws: 1 price of eu-west-1 read and stored; 1 machine without a usable price left out",
         "azure: 1 price of northeurope read and stored",
         (
-            "SPOT is Azure's price at low priority; SageMaker's spot has no price list: up to 90 %"
-            " less, AWS says"
+            "SPOT is what Azure's spot machines cost when it was read, and varies; SageMaker's spot"
+            " has no price list: up to 90 % less, AWS says"
         ),
     ]
     assert [" ".join(line.split()) for line in result.out.splitlines()[1:3]] == [

@@ -1,9 +1,8 @@
 """Azure's prices of virtual machines from its public retail price API. No login, no SDK.
 
-Azure ML bills a machine at the price of its virtual machine (how-to-manage-optimize-cost).
-Microsoft's low priority has a meter `Low Priority`; `Spot` is the price of virtual machines outside
-of Azure ML, and is left out. Which of the two a job of the tier `spot` pays is not confirmed by an
-account.
+Azure ML bills a machine at the price of its virtual machine (how-to-manage-optimize-cost). Machines
+of low priority, with a fixed price, were retired on 2026-03-31; their meters are left out. Those of
+the tier `spot` have the meter `Spot`, whose price varies.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ MAX_BYTES = 16 * 2**20
 ANSWER_SECONDS = 60
 PAUSES = (1, 4, 16, 0)
 """Seconds after each failed attempt; the last one is the failure."""
-LOW_PRIORITY = "low priority"
+SPOT = "spot"
 _OTHER_PRODUCTS = re.compile("windows|cloud ?services|dedicated host")
-_OTHER_TIERS = re.compile("spot|expired")
+_OTHER_TIERS = re.compile("low priority|expired")
 _UNQUOTED = "%$&=+'(),:"
 """Characters of a query that must not be quoted again."""
 
@@ -56,7 +55,7 @@ def read(regions: Sequence[str], types: Sequence[str], today: str) -> Iterator[L
                         size,
                         str(item.get("currencyCode")),
                         item.get("retailPrice"),
-                        is_spot=LOW_PRIORITY in meter,
+                        is_spot=SPOT in meter,
                     )
 
 
@@ -119,7 +118,7 @@ def _page(query: str) -> Mapping[str, Any]:
 
 
 def _is_hour(item: Mapping[str, Any], today: str) -> bool:
-    """Return whether an item is an hour of Linux today, dedicated or at low priority."""
+    """Return whether an item is an hour of Linux today, dedicated or spot."""
     is_current = str(item.get("effectiveStartDate", ""))[:10] <= today
     is_hourly = item.get("type") == "Consumption" and item.get("unitOfMeasure") == "1 Hour"
     product = str(item.get("productName")).lower()

@@ -328,7 +328,7 @@ def _time(plan: Plan) -> Iterator[Issue]:
     if estimate.max_seconds > longest:
         cap = estimate.cap or "limits.max_runtime"
         days = f"{longest // 86_400} d"
-        machines = "low-priority machines" if spot else "a job"
+        machines = "spot machines" if spot else "a job"
         yield Issue(
             tuple(cap.split(".")),
             f"{exact_duration(estimate.max_seconds)} is longer than Azure ML runs {machines}",
