@@ -34,7 +34,8 @@ from cloudtrain.providers.aws.request import (
 )
 from cloudtrain.providers.aws.request_fields import spec_issues, spec_path
 from cloudtrain.providers.aws.service_model import request_violations
-from cloudtrain.providers.shared.plan_notes import cloud_warnings
+from cloudtrain.providers.aws.target import USUAL_NODES
+from cloudtrain.providers.shared.plan_notes import cloud_warnings, many_nodes
 from cloudtrain.providers.shared.sweep_rules import unused_issues
 from cloudtrain.units import exact_duration
 
@@ -292,6 +293,7 @@ def _disk_key(path: Keys, key: str, types: Sequence[str]) -> Iterator[Issue]:
 
 
 def _capacity(plan: Plan) -> Iterator[Issue]:
+    yield from many_nodes(plan, USUAL_NODES, "the quota of the instance type, in Service Quotas")
     resources = plan.spec.resources
     types = plan.target.instances
     field: Keys = ("resources", "gpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 from cloudtrain.catalog.machines import select_instances
@@ -19,7 +20,9 @@ from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.settings import Settings
 from cloudtrain.spec.model import JobSpec
 
-MAX_NODES = 500
+USUAL_NODES = 500
+"""Number of nodes from which a plan warns; quotas, which AWS raises on request, are the limit."""
+
 TRANSFER_SECONDS = 600
 """Allowance for image, inputs and upload, which SageMaker bills but MaxRuntimeInSeconds excludes.
 
@@ -98,7 +101,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
         provider="aws",
         contract="sagemaker",
         where=region,
-        max_nodes=MAX_NODES,
+        max_nodes=sys.maxsize,
         grace_seconds=GRACE_SECONDS,
         unused=("resources.shm",),
         config=config,

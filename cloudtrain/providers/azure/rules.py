@@ -36,7 +36,8 @@ from cloudtrain.providers.azure.request import (
     more_outputs,
     section_of,
 )
-from cloudtrain.providers.shared.plan_notes import cloud_warnings
+from cloudtrain.providers.azure.target import USUAL_NODES
+from cloudtrain.providers.shared.plan_notes import cloud_warnings, many_nodes
 from cloudtrain.providers.shared.sweep_rules import unused_issues
 from cloudtrain.source.inputs import input_problem
 from cloudtrain.units import exact_duration
@@ -302,6 +303,7 @@ def _is_folder(path: str) -> bool:
 
 
 def _machines(plan: Plan) -> Iterator[Issue]:
+    yield from many_nodes(plan, USUAL_NODES, "Azure's support raises the limit")
     resources = plan.spec.resources
     named = resources.instance.get(plan.target.provider, ())
     for index, name in enumerate(named):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 from cloudtrain.catalog.machines import is_azure_size, select_instances
@@ -18,8 +19,8 @@ from cloudtrain.providers.azure.section import AzureSection
 from cloudtrain.settings import Settings
 from cloudtrain.spec.model import JobSpec, Resources
 
-MAX_NODES = 100
-"""Maximum nodes of a distributed job, by the limits in Microsoft's documentation."""
+USUAL_NODES = 100
+"""Nodes of a distributed job by default ("Manage and increase quotas"); support raises the limit."""
 
 DEFAULT_INSTANCE = "Standard_DS3_v2"
 """Size for a job without GPUs whose spec names no machine size."""
@@ -85,7 +86,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
         provider="azure",
         contract="azureml",
         where=where,
-        max_nodes=MAX_NODES,
+        max_nodes=sys.maxsize,
         grace_seconds=settings["azure.stop_grace"],
         unused=UNUSED,
         config=config,

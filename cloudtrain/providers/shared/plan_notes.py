@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import Issue, warning
@@ -118,6 +118,14 @@ def _preview_notes(plan: Plan) -> list[str]:
         notes.append(f"with --provider {name} it will be refused: {message}")
 
     return notes
+
+
+def many_nodes(plan: Plan, usual: int, raised_by: str) -> Iterator[Issue]:
+    """Yield a warning for more nodes than an account usually may use at once."""
+    nodes = plan.spec.resources.nodes
+    if nodes > usual:
+        message = f"{nodes} nodes are more than most quotas allow ({usual})"
+        yield warning(message, raised_by, path=("resources", "nodes"))
 
 
 def _same_recipe(first: PlannedImage | None, second: PlannedImage | None) -> bool:
