@@ -55,6 +55,19 @@ class Setting(NamedTuple):
     """Whether the cloudtrain.toml beside a job may set it."""
 
 
+class PackageLimit(NamedTuple):
+    """Packages that a provider's service does not take from a version on."""
+
+    names: tuple[str, ...]
+    major: str
+    """First digit of the versions that it refuses."""
+    unless: str
+    """Variable of the job that names another service."""
+    reason: str
+    instead: str
+    """Requirements to use."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Declaration:
     """A provider's names and abilities, as data."""
@@ -86,6 +99,8 @@ class Declaration:
 
     Such a job sees only the GPUs of that process and ends with it.
     """
+    package_limits: tuple[PackageLimit, ...] = ()
+    """Packages of which its service takes older versions only."""
     request_name: str = ""
     """Name of the cloud's request: `CreateTrainingJob`; empty if it is unnamed."""
     profile_variables: tuple[str, ...] = ()

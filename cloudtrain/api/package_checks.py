@@ -33,7 +33,7 @@ from cloudtrain.source.programs import (
 )
 from cloudtrain.spec.inputs import CONDA_WAY, LOCK_WAY
 from cloudtrain_wire.built_for_torch import BUILT_FOR_TORCH, satisfies
-from cloudtrain_wire.requirement_files import requested_list
+from cloudtrain_wire.requirement_files import Requirement, requested_list
 
 MAX_NAMED = 5
 """Maximum number of missing imports in a plan."""
@@ -59,6 +59,7 @@ def package_issues(plan: Plan) -> list[Issue]:
     issues += _passwords(requested)
     issues += _other_torch(plan, requested)
     issues += _built_for_cuda(plan, requested)
+    issues += _too_new(plan, requested)
     issues += _notebook(plan, root)
     issues += _never_saves(plan, root)
     issues += _imports(plan, root, requested)
@@ -182,6 +183,25 @@ def _built_for_cuda(plan: Plan, requested: Requested) -> Iterator[Issue]:
             yield warning(
                 f"{message}; {_place(plan)} has torch {torch}", hint, origin=requirement.place
             )
+
+
+def _too_new(plan: Plan, requested: Requested) -> Iterator[Issue]:
+    """Yield warnings about packages that may be newer than the provider's service takes."""
+    for limit in plan.target.declaration.package_limits:
+        if limit.unless in plan.spec.env:
+            continue
+
+        for requirement in requested.to_install:
+            if requirement.name in limit.names and _may_be(requirement, limit.major):
+                message = f"{requirement.shown} {limit.reason}"
+                yield warning(message, limit.instead, origin=requirement.place)
+
+
+def _may_be(requirement: Requirement, major: str) -> bool:
+    """Return whether a requirement takes a version that begins with this digit."""
+    pinned = re.search(r"[=~]=\s*(\d[\d.]*)", requirement.shown)
+    versions = [pinned[1]] if pinned else [f"{major}.0.0", f"{major}.99.0"]
+    return any(version[0] == major and satisfies(version, requirement) for version in versions)
 
 
 def _names_index(plan: Plan, requested: Requested) -> bool:

@@ -87,9 +87,10 @@ CAPACITY = (
             r"[Ss]pot (instance )?(interrupt|reclaim|terminat)|InstanceInterruption",
             r"MaxWaitTimeExceeded",
             (
-                r"(node|machine|VM|instance|job)s? (was|were|has been|have been|got) (preempted|"
+                r"(node|machine|VM|instance|job)s? (was|were|has been|have been|got) (pre-?empted|"
                 r"evicted|reclaimed)"
             ),
+            r"PreemptionError\b|[Pp]re-?emption warning signal",
             r"PreemptedByScheduler|DUE TO PREEMPTION|BidEvictedEvent|EvictedByPreemption",
         ),
         cause="the cloud took the spot machine back",
@@ -254,6 +255,21 @@ ACCESS = (
             " azure says which"
         ),
         source="https://learn.microsoft.com/azure/role-based-access-control/troubleshooting",
+    ),
+    Rule(
+        name="azure-mlflow",
+        patterns=(
+            r"mlflow/logged-models failed with error code 404",
+            r"azureml_artifacts_builder\(\) got an unexpected keyword argument",
+            r"(got unsupported URI '|artifact repository for: )azureml://",
+        ),
+        cause="this version of MLflow does not work with the tracking server of Azure ML",
+        remedy=(
+            "mlflow<3 and azureml-mlflow in requirements.txt: Azure ML has no models as MLflow 3"
+            " logs them; or, with MLflow 3, save models as files and log metrics alone"
+        ),
+        restart="after a change",
+        source="https://github.com/Azure/azure-sdk-for-python/issues/44896",
     ),
     Rule(
         name="tracker-refused",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloudtrain.declaration import Declaration, Setting
+from cloudtrain.declaration import Declaration, PackageLimit, Setting
 
 if TYPE_CHECKING:
     from cloudtrain.spec.section import Section
@@ -27,6 +27,15 @@ DECLARATION = Declaration(
     secret_stores={"keyvault": "VAULT/NAME"},
     no_local_secrets="a Key Vault is asked by the job's identity, and this machine has none",
     publishes=True,
+    package_limits=(
+        PackageLimit(
+            names=("mlflow", "mlflow-skinny"),
+            major="3",
+            unless="MLFLOW_TRACKING_URI",
+            reason="may be MLflow 3, whose models Azure ML refuses (404)",
+            instead="mlflow<3 and azureml-mlflow",
+        ),
+    ),
     request_name="command job",
     section=_section,
     region_setting="location",
