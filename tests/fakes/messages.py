@@ -56,6 +56,7 @@ class ServiceError(Exception):
         reasons: Sequence[str] = (),
         inner: Sequence[str] = (),
         pattern: str = "",
+        retry_after: int = 0,
     ) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
@@ -67,6 +68,8 @@ class ServiceError(Exception):
         """Codes of the inner errors, from the outermost."""
         self.pattern = pattern
         """The message before names were filled in."""
+        self.retry_after = retry_after
+        """Seconds that a refusal for too many requests asks to wait."""
 
 
 def raise_mistakes(errors: list[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,7 +27,7 @@ from tests.fakes.azure.rights import (
     Attempt,
     Role,
 )
-from tests.fakes.azure.storage import Storage
+from tests.fakes.azure.storage import Container, Storage
 from tests.fakes.azure.tokens import Tokens
 from tests.fakes.azure.wire import Place, json_response
 from tests.fakes.messages import Call
@@ -126,6 +128,53 @@ def test_a_request_without_a_valid_token_or_version_is_rejected(still: AzureClou
     for wrong in (path.partition("?")[0], path.replace("2025-01-01", "2025-01-02")):
         assert call(still, "GET", wrong)[0] == 400
     assert call(still, "GET", f"{still.account.scope}/models?{VERSION}")[0] == 404
+
+
+BARRIERS: dict[str, tuple[str, Any, int, str]] = {
+    "another tenant": ("home_tenant", "t", 401, "InvalidAuthenticationTokenTenant"),
+    "a private workspace": ("is_private", True, 403, "UserError"),
+    "a policy": ("policy", "require cost tag", 403, "RequestDisallowedByPolicy"),
+    "throttling": ("throttled", {"PutJob": 1}, 429, "TooManyRequests"),
+}
+"""What stands before a job: the field of the account, its value, status and code of the answer."""
+
+
+@pytest.mark.parametrize("case", BARRIERS)
+def test_what_stands_before_a_job_refuses_it(still: AzureCloud, body: Body, case: str) -> None:
+    field, value, status, code = BARRIERS[case]
+    setattr(still.account, field, value)
+    name = f"before-{case.replace(' ', '-')}"
+    assert put(still, name, body)[:2] == (status, code)
+    assert name not in still.service.jobs
+
+
+def test_a_firewall_of_the_storage_leaves_the_workspace_open(still: AzureCloud) -> None:
+    account = still.account
+    account.storage_is_private = True
+    request = urllib.request.Request(account.sas_url("azureml", permissions="l") + "&comp=list")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+    with refused.value as answer:
+        assert (answer.code, answer.headers["x-ms-error-code"]) == (403, "AuthorizationFailure")
+    assert call(still, "GET", f"{account.scope}?{VERSION}")[0] == 200
+
+
+def test_a_range_of_a_large_blob_does_not_read_the_rest(
+    still: AzureCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = still.account.storage.create("azureml")
+    container.write("large", b"")
+    with (container.folder / "large").open("wb") as file:
+        file.seek(1 << 33)
+        file.write(b"end")
+
+    monkeypatch.setattr(Container, "read", lambda *_: pytest.fail("the whole blob was read"))
+    url = still.account.sas_url("azureml", "large")
+    with urllib.request.urlopen(urllib.request.Request(url, method="HEAD")) as answer:
+        assert int(answer.headers["Content-Length"]) == (1 << 33) + 3
+    part = urllib.request.Request(url, headers={"x-ms-range": f"bytes={1 << 33}-"})
+    with urllib.request.urlopen(part) as answer:
+        assert answer.read() == b"end"
 
 
 # The imitated Azure RBAC: scopes inherit, an asterisk spans slashes, what is excluded is not

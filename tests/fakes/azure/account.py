@@ -144,6 +144,18 @@ class Account:
     """
     takes_keys: bool = True
     """True if the account's key, and signatures made with it, open the storage."""
+    home_tenant: str = ""
+    """The tenant of the subscription, if it is not the one that issues tokens here."""
+    policy: str = ""
+    """Azure Policy that forbids jobs, by the name of its assignment."""
+    is_private: bool = False
+    """True if the workspace answers to its private network alone."""
+    storage_is_private: bool = False
+    """True if the firewall of the storage account keeps this machine out."""
+    throttled: dict[str, int] = field(default_factory=dict)
+    """Operation -> how many calls of it are still refused as too many."""
+    retry_after: int = 0
+    """Seconds that these refusals ask to wait."""
     secret_seconds: float = 3600
     """How long the secret of a datastore opens it."""
     machine_secrets: dict[str, str] = field(default_factory=dict)

@@ -300,6 +300,7 @@ def azure_account(azure: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterato
     plain = (
         *("user", "phase_seconds", "blob_page"),
         *("datastore_credentials", "workspace_state", "takes_keys", "secret_seconds"),
+        *("home_tenant", "policy", "is_private", "storage_is_private", "throttled", "retry_after"),
     )
     before = {name: copy.deepcopy(getattr(account, name)) for name in (*state, *plain)}
     yield azure

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.fakes.azure.account import SUFFIX, Account
+from tests.fakes.azure.barriers import barrier
 from tests.fakes.azure.blobs import Blobs
 from tests.fakes.azure.jobs import Job, run_principal, run_token
 from tests.fakes.azure.permissions import check, error_of, invalid, unauthenticated
@@ -367,6 +368,9 @@ class Endpoint(Server):
 
     def _check(self, request: Request, call: Call) -> None:
         place = call_of(request)[1]
+        refused = barrier(call, self.account)
+        if refused is not None:
+            raise refused
         if call.service == "blob":
             principal = self._blobs.check(call.operation, request, place)
         elif call.operation in _OPEN:

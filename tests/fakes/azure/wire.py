@@ -159,7 +159,7 @@ def json_response(status: int, document: object = None, **headers: str) -> Respo
 
 def error_response(request: Request, service: str, refused: ServiceError) -> Response:
     """An error in the words of the request's own protocol."""
-    retry = {"Retry_After": "0"} if refused.status == 429 else {}
+    retry = {"Retry_After": str(refused.retry_after)} if refused.status == 429 else {}
     challenge = {}
     if refused.status == 401:
         bearer = 'Bearer authorization="https://login.windows.net/loopback", error="invalid_token"'
