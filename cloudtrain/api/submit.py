@@ -32,13 +32,14 @@ from cloudtrain.providers.progress import Note, Progress
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder, new_run_id
 from cloudtrain.runs.history import History
+from cloudtrain.runs.logs import Observation, Record
 from cloudtrain.runs.record import PlanRecord, RunRecord, other_machines
 from cloudtrain.runs.store import RunStore, sweep_ids, sweep_of_run
 from cloudtrain.settings import STRICT, load_settings
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.sources import FILE
 from cloudtrain.spec.yaml_document import Document, parse_document
-from cloudtrain_wire.events import Ended, Image, Submitted, Submitting
+from cloudtrain_wire.events import Ended, Image, Phase, Submitted, Submitting
 from cloudtrain_wire.file_locks import FileLock
 
 
@@ -132,7 +133,7 @@ def _submit(
                 folder,
                 archive,
                 sending,
-                History(folder).record,
+                _recorder(folder, note),
             )
         except CloudtrainError as error:
             if error.outcome is Outcome.UNKNOWN:  # the next status asks the provider
@@ -173,6 +174,19 @@ def _submit(
             lock.release()
 
     return folder
+
+
+def _recorder(folder: RunFolder, note: Note | None) -> Record:
+    """Return the function that stores observations during a start, and says each phase of it."""
+    history = History(folder)
+
+    def record(observation: Observation) -> None:
+        history.record(observation)
+        for event in observation.events:
+            if isinstance(event, Phase) and note is not None:
+                note(event.phase)
+
+    return record
 
 
 def _price(plan: Plan) -> str:

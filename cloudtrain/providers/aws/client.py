@@ -39,6 +39,10 @@ _PART_BYTES = 8 * 2**20
 """Size of a part: S3's checksum of an object depends on it."""
 
 
+ATTEMPTS = 3
+"""Attempts per call by default, as boto3 makes in its mode `standard`."""
+
+
 class Answer(dict[str, Any]):
     """Object in an answer. A member that it lacks is an error of the answer, not of ours."""
 
@@ -96,12 +100,13 @@ class AwsClient:
 
     @property
     def attempts(self) -> int:
-        """Number of boto3's attempts per call, by AWS_MAX_ATTEMPTS."""
-        text = os.environ.get("AWS_MAX_ATTEMPTS", "")
-        if not text.isdecimal():
-            return 3
+        """Number of boto3's attempts per call, by the user's variable or configuration."""
+        try:
+            number = int(_setting(self.profile, "max_attempts") or ATTEMPTS)
+        except (BotoCoreError, ValueError):
+            return ATTEMPTS
 
-        return max(1, int(text))
+        return max(1, number)
 
     def pages(self, service: str, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         """Call a paginated operation; yield its pages. Raise CloudError if one fails."""
@@ -221,19 +226,19 @@ class AwsClient:
     def _client(self, service: str, attempts: int | None = None) -> Any:
         name = f"{service} {attempts or ''}"
         if name not in self._clients:
-            retries: Any = {}
-            if not os.environ.get("AWS_RETRY_MODE"):
-                retries["mode"] = "standard"
-            if attempts is not None:
-                retries["total_max_attempts"] = attempts
-            config = Config(
-                retries=retries,
-                connect_timeout=10,
-                read_timeout=60,
-                user_agent_extra=f"cloudtrain/{__version__}",
-            )
             try:
                 self._session = self._session or new_session(self.region, self.profile)
+                retries: Any = {}
+                if not _setting(self.profile, "retry_mode"):
+                    retries["mode"] = "standard"
+                if attempts is not None:
+                    retries["total_max_attempts"] = attempts
+                config = Config(
+                    retries=retries,
+                    connect_timeout=10,
+                    read_timeout=60,
+                    user_agent_extra=f"cloudtrain/{__version__}",
+                )
                 client = self._session.client(service, config=config)
                 client.meta.events.register("before-send", _sending)
                 client.meta.events.register("response-received", _received)
@@ -281,6 +286,14 @@ def new_session(region: str, profile: str = "") -> boto3.session.Session:
     return session
 
 
+def _setting(profile: str, name: str) -> Any:
+    """Return a setting of botocore by its variable or the user's configuration; None without one."""
+    if value := os.environ.get(f"AWS_{name.upper()}"):
+        return value
+
+    return botocore.session.Session(profile=profile or None).get_scoped_config().get(name)
+
+
 @cache
 def _loader(data_path: str | None) -> Loader:
     return create_loader(data_path)
@@ -299,12 +312,14 @@ def _received(parsed_response: Mapping[str, Any] | None, **_: Any) -> None:
     if attempt is None or parsed_response is None:
         return
 
-    status = int(parsed_response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
+    metadata = parsed_response.get("ResponseMetadata", {})
+    status = int(metadata.get("HTTPStatusCode", 0) or 0)
     code = str(parsed_response.get("Error", {}).get("Code", ""))
     # Without a code in the body botocore puts the status there: that is a page of a proxy.
     if code.isdecimal():
         code = ""
-    attempt.answered(status, code)
+    retry_after = str(metadata.get("HTTPHeaders", {}).get("retry-after", ""))
+    attempt.answered(status, code, retry_after)
 
 
 def _keep_parameters(params: Mapping[str, Any], context: dict[str, Any], **_: Any) -> None:

@@ -92,7 +92,8 @@ class CreateWatch(SansIOHTTPPolicy[Any, Any]):
         attempt = _ATTEMPT.get()
         if attempt is not None and _creates_job(request):
             answer = response.http_response
-            attempt.answered(answer.status_code, _error_code(answer))
+            retry_after = str(answer.headers.get("Retry-After", ""))
+            attempt.answered(answer.status_code, _error_code(answer), retry_after)
 
     def on_exception(self, request: Any) -> None:
         """Take a request back that was not sent: without a token or a connection."""

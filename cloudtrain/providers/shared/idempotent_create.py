@@ -6,6 +6,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import NOTHING_STARTED, CloudError, CloudtrainError, Outcome, RunExists
@@ -13,7 +14,7 @@ from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Observation, Record
 from cloudtrain.version import __version__
-from cloudtrain_wire.events import Creating, Ended, Event, Submitted
+from cloudtrain_wire.events import Creating, Ended, Event, Phase, Submitted
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
@@ -30,6 +31,12 @@ AWS's own SDK waits this long for a new training job.
 
 BACKOFF_SECONDS = 1.0
 """Maximum pause before the second attempt; it doubles with each further one."""
+
+LONGEST_WAIT_SECONDS = 300
+"""Maximum pause that a service may ask for before the next attempt (`Retry-After`)."""
+
+SAID_FROM_SECONDS = 5
+"""Length of a pause from which the user is told of it."""
 
 REQUEST_TIMEOUT = 408
 """Status of a gateway that gave up waiting, too: the request may have been executed."""
@@ -96,6 +103,8 @@ class Attempt:
         """Number of requests on the wire; an SDK may repeat one."""
         self.is_refused = False
         """True if the service itself answered the last request with an error of the caller."""
+        self.wait_seconds = 0.0
+        """Pause that the last answer asked for."""
 
     def sending(self) -> None:
         """Record that the job may exist from now on. Call right before each request."""
@@ -107,8 +116,12 @@ class Attempt:
         """Take back the last `sending`: no connection was made."""
         self.requests -= 1
 
-    def answered(self, status: int, code: str) -> None:
-        """Note an answer. `code`: the service's error code; empty if the body has none."""
+    def answered(self, status: int, code: str, retry_after: str = "") -> None:
+        """Note an answer. `code`: the service's error code; empty if the body has none.
+
+        `retry_after`: the header of that name, seconds or a date.
+        """
+        self.wait_seconds = _seconds_of(retry_after)
         is_error_of_caller = 400 <= status < 500 and status != REQUEST_TIMEOUT
         self.is_refused = is_error_of_caller and bool(code)
 
@@ -140,9 +153,11 @@ def create(
     Raise CloudError with `Outcome.UNKNOWN` if it stays unknown whether the job exists.
     """
     is_unknown = False
+    attempt = Attempt(record)
     for number in range(attempts):
         if number:
-            time.sleep(random.random() * BACKOFF_SECONDS * 2 ** (number - 1))
+            backoff = random.random() * BACKOFF_SECONDS * 2 ** (number - 1)
+            _pause(max(backoff, attempt.wait_seconds), record)
         attempt = Attempt(record)
         try:
             return send(attempt)
@@ -221,6 +236,28 @@ def is_new(state: RunState, time_now: float) -> bool:
 def may_appear(state: RunState, time_now: float) -> bool:
     """Return True while the job of a run that ended as not started may still be shown."""
     return state.may_have_started and is_new(state, time_now)
+
+
+def _pause(seconds: float, record: Record) -> None:
+    """Wait before the next attempt; a long wait is the phase of the run."""
+    if seconds >= SAID_FROM_SECONDS:
+        phase = f"waiting {seconds:.0f} s before another request, as the service asks"
+        record(Observation(events=[Phase(time=time.time(), phase=phase)]))
+
+    time.sleep(seconds)
+
+
+def _seconds_of(retry_after: str) -> float:
+    """Return the pause in a header `Retry-After`, up to the longest; 0 if there is none."""
+    if retry_after.isdecimal():
+        seconds = float(retry_after)
+    else:
+        try:
+            seconds = parsedate_to_datetime(retry_after).timestamp() - time.time()
+        except (TypeError, ValueError):
+            return 0.0
+
+    return min(max(seconds, 0.0), LONGEST_WAIT_SECONDS)
 
 
 def _failure_of(attempt: Attempt, error: Exception, name: str) -> CloudError:

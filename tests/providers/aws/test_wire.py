@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import time
+from email.utils import formatdate
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import botocore
 import pytest
+from botocore.config import Config
 
 import cloudtrain
 from cloudtrain.api.lookup import find_run
@@ -19,6 +22,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws.client import ONE_REQUEST_BYTES, AwsClient, aws
 from cloudtrain.providers.aws.request import channel_uri
+from cloudtrain.providers.shared.idempotent_create import Attempt
 from cloudtrain_wire.events import Cursor
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.messages import FaultKind
@@ -317,3 +321,40 @@ def test_a_missing_job_does_not_end_its_run_while_the_account_is_unknown(
     cloud.endpoint.reset()
     cloud.service.jobs[run.id] = job
     assert find_run(run.id).status().state == "pending"
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("7", 7), ("0", 0), ("9000", 300), ("soon", 0), ("", 0), ("-3", 0)],
+)
+def test_a_pause_is_what_the_header_asks_for(header: str, seconds: float) -> None:
+    attempt = Attempt(lambda _: None)
+    attempt.answered(429, "ThrottlingException", header)
+    assert attempt.wait_seconds == seconds
+    attempt.answered(429, "ThrottlingException", formatdate(time.time() + 60, usegmt=True))
+    assert 50 < attempt.wait_seconds <= 60
+
+
+def test_attempts_and_mode_of_the_users_configuration_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[dict[str, Any]] = []
+
+    def config(*, retries: dict[str, Any], **options: Any) -> Config:
+        chosen.append(dict(retries))
+        return Config(retries=retries, **options)
+
+    monkeypatch.setattr("cloudtrain.providers.aws.client.Config", config)
+    file = tmp_path / "config"
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(file))
+    for name in ("AWS_RETRY_MODE", "AWS_MAX_ATTEMPTS"):
+        monkeypatch.delenv(name, raising=False)
+
+    file.write_text("[default]\nretry_mode = adaptive\nmax_attempts = 7\n")
+    client = AwsClient("us-east-1")
+    client.call("sts", "get_caller_identity")
+    assert (client.attempts, chosen.pop()) == (7, {})
+    file.write_text("")
+    client = AwsClient("us-east-1")
+    client.call("sts", "get_caller_identity")
+    assert (client.attempts, chosen.pop()) == (3, {"mode": "standard"})

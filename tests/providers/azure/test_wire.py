@@ -382,3 +382,18 @@ def test_underscores_of_a_name_arrive(cloud: AzureCloud) -> None:
     assert run.id.startswith("aml_distributed-")
     assert body["properties"]["experimentName"] == "aml_distributed"
     assert find_run("aml_distributed").id == run.id
+
+
+def test_a_busy_service_gets_the_pause_that_it_asks_for(
+    cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("cloudtrain.providers.shared.idempotent_create.time.sleep", pauses.append)
+    cloud.account.throttled = {"PutJob": 2}
+    cloud.account.retry_after = 30
+    Path("job.yaml").write_text(json.dumps(JOB))
+    result = in_process("submit", "--provider", "azure", "--detach", "--run-id", "busy-1")
+    assert result.code == 0, result.err
+    assert [pause for pause in pauses if pause >= 30] == [30, 30]
+    assert result.err.count("waiting 30 s before another request, as the service asks") == 2
+    assert len(sent(cloud, "PutJob")) == 3
