@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from cloudtrain.catalog.machines import select_instances
 from cloudtrain.errors import StorageError
 from cloudtrain.providers.aws.errors import refuse_foreign_answers, translated
-from cloudtrain.providers.aws.phases import final_state, instances_of, phase_event
+from cloudtrain.providers.aws.phases import final_state, instances_of, phase_event, phase_of
 from cloudtrain.providers.aws.results import with_control_characters
+from cloudtrain.providers.aws.submit import job_reference
 from cloudtrain.providers.shared.idempotent_create import own_tags, same_submission, tags
 from cloudtrain.providers.shared.paths import file_name, safe_join
 from cloudtrain.runs.state import RunState
@@ -322,3 +323,39 @@ def test_models_that_a_cloud_does_not_have_are_passed_over() -> None:
     assert chosen("azure", 8, *wish) == ("Standard_ND96amsr_A100_v4", "Standard_ND96isr_H100_v5")
     assert chosen("azure", 2, *wish) == ("Standard_NC48ads_A100_v4", "Standard_NC80adis_H100_v5")
     assert chosen("aws", 8, *wish) == ("ml.g6.48xlarge", "ml.p4de.24xlarge", "ml.p5.48xlarge")
+
+
+@pytest.mark.parametrize(
+    ("partition", "region", "console"),
+    [
+        ("aws", "eu-west-1", "https://eu-west-1.console.aws.amazon.com/"),
+        ("aws-cn", "cn-north-1", "https://cn-north-1.console.amazonaws.cn/"),
+        ("aws-us-gov", "us-gov-west-1", "https://us-gov-west-1.console.amazonaws-us-gov.com/"),
+        ("aws-eusc", "eusc-de-east-1", "https://eusc-de-east-1.console.amazonaws-eusc.eu/"),
+        ("aws-iso", "us-iso-east-1", ""),
+    ],
+)
+def test_a_link_leads_to_the_console_of_the_jobs_partition(
+    partition: str, region: str, console: str
+) -> None:
+    arn = f"arn:{partition}:sagemaker:{region}:123456789012:training-job/d-1"
+    url = job_reference(region, "d-1", arn)["url"]
+    assert url.startswith(console)
+    assert bool(url) is bool(console)
+
+
+@pytest.mark.parametrize(
+    ("status", "secondary", "shown"),
+    [
+        ("Deleting", "Completed", "Deleting"),
+        ("Quarantined", "Hibernating", "Quarantined"),
+        ("InProgress", "Hibernating", "Hibernating"),
+        ("Stopping", "Uploading", "uploading the model"),
+    ],
+)
+def test_a_status_without_a_word_of_ours_is_shown_as_itself(
+    status: str, secondary: str, shown: str
+) -> None:
+    answer = described(status, secondary)
+    assert phase_of(answer) == shown
+    assert final_state(answer) is None

@@ -52,11 +52,15 @@ ENDED: Mapping[str, Literal["succeeded", "failed", "stopped"]] = {
 }
 """TrainingJobStatus -> final state. `Stopping` is not final."""
 
+_STATUSES = {*ENDED, "InProgress", "Stopping"}
+"""Each TrainingJobStatus whose secondary status tells more."""
+
 _TIMED_OUT = {
     "MaxRuntimeExceeded": (
         "the time limit is over (limits.max_runtime, or what limits.max_cost pays for)"
     ),
     "MaxWaitTimeExceeded": "no capacity came in time (limits.max_wait)",
+    "MaxPendingTimeExceeded": "no capacity came in time (limits.max_wait)",
 }
 
 _ERRORS = {
@@ -75,12 +79,19 @@ _LARGE_CHECKPOINTS = (
 
 
 def phase_of(described: Mapping[str, Any]) -> str:
-    """Return the phase by message and secondary status; an unknown status unchanged."""
+    """Return the phase by message and secondary status.
+
+    A status that is unknown, or `Deleting`, is shown as itself.
+    """
     transitions = described.get("SecondaryStatusTransitions") or [{}]
     message = str(transitions[-1].get("StatusMessage") or "").lower()
     for text, phase in MESSAGE_PHASES.items():
         if text in message:
             return phase
+
+    status = str(described.get("TrainingJobStatus", ""))
+    if status and status not in _STATUSES:
+        return status
 
     secondary = str(described.get("SecondaryStatus", ""))
     return PHASES.get(secondary, secondary)

@@ -90,6 +90,15 @@ TUNING = Kind(
 )
 
 
+_CONSOLES = {
+    "aws": "console.aws.amazon.com",
+    "aws-cn": "console.amazonaws.cn",
+    "aws-us-gov": "console.amazonaws-us-gov.com",
+    "aws-eusc": "console.amazonaws-eusc.eu",
+}
+"""Partition in an ARN -> domain of its console, below a region."""
+
+
 def start(
     kind: Kind,
     request: Request,
@@ -198,15 +207,16 @@ def require_same_account(cloud: AwsClient, arn: str, name: str) -> None:
 def job_reference(region: str, name: str, arn: str, kind: Kind = TRAINING) -> dict[str, Any]:
     """Return the reference of a job: name, ARN, region and the URL of the console.
 
-    `name`: as requested. In ARNs the service may write it in lower case.
+    `name`: as requested. In ARNs the service may write it in lower case. The URL is empty in a
+    partition whose console has no address that we know.
     """
-    console = f"https://{region}.console.aws.amazon.com/sagemaker/home?region={region}"
-    return {
-        "name": name,
-        "arn": arn,
-        "region": region,
-        "url": f"{console}#/{kind.page}/{name}",
-    }
+    domain = _CONSOLES.get(arn.split(":")[1])
+    url = ""
+    if domain:
+        console = f"https://{region}.{domain}/sagemaker/home?region={region}"
+        url = f"{console}#/{kind.page}/{name}"
+
+    return {"name": name, "arn": arn, "region": region, "url": url}
 
 
 def tags_of(cloud: AwsClient, arn: str) -> dict[str, str]:
