@@ -177,3 +177,29 @@ def test_a_registry_of_another_tenant_is_reported(acr: Registry) -> None:
         registry_login(acr.host)
     assert refused.value.code == DENIED
     assert "AcrPush" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("registry", "resource"),
+    [
+        ("mine.azurecr.io", "https://containerregistry.azure.net"),
+        ("mine.azurecr.us", "https://management.usgovcloudapi.net"),
+        ("mine.azurecr.cn", "https://management.chinacloudapi.cn"),
+    ],
+)
+def test_a_registry_of_each_cloud_of_azure_gets_a_token_of_that_cloud(
+    registry: str, resource: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from azure.core.exceptions import ClientAuthenticationError
+
+    scopes: list[str] = []
+
+    class Login:
+        def get_token(self, scope: str) -> str:
+            scopes.append(scope)
+            raise ClientAuthenticationError("no login")
+
+    monkeypatch.setattr("cloudtrain.providers.azure.sdk.credential", Login)
+    with pytest.raises(CloudError):
+        registry_login(registry)
+    assert scopes == [f"{resource}/.default"]

@@ -31,6 +31,7 @@ from cloudtrain.providers.aws.request import (
     needs_volume,
     section_of,
     single_file,
+    uri_parts,
 )
 from cloudtrain.providers.aws.request_fields import spec_issues, spec_path
 from cloudtrain.providers.aws.service_model import request_violations
@@ -45,6 +46,9 @@ USUAL_RUNTIME_SECONDS = 5 * 86_400
 
 _KEY_ID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}"
 _KEY = rf"arn:aws[a-z-]*:kms:[a-z0-9-]*:\d{{12}}:(key|alias)/[\w/-]+|alias/[\w/-]+|{_KEY_ID}"
+_EXPRESS = "--x-s3"
+"""End of the name of each directory bucket."""
+
 _TAKEN_FOLDERS = ("code", "input", "model", "output")
 """Folders below /opt/ml with another purpose."""
 
@@ -151,6 +155,9 @@ def _storage(plan: Plan) -> Iterator[Issue]:
     if output is not None and not re.fullmatch(r"s3://[^/]+(/.*)?", output):
         yield Issue(("aws", "output"), f"{output!r} is not an S3 URI", "s3://bucket/folder")
 
+    config = plan.target.config_as(AwsConfig)
+    yield from _express(plan, config)
+
     resume = plan.context.resume_from
     if resume and not resume.startswith("s3://") and not plan.is_rehearsal:
         hint = f"start without them: cloudtrain rerun {plan.context.resume_run} --fresh"
@@ -169,6 +176,31 @@ def _storage(plan: Plan) -> Iterator[Issue]:
                 f"{location} is one object; only a folder can be streamed",
                 hint,
             )
+
+
+def _express(plan: Plan, config: AwsConfig) -> Iterator[Issue]:
+    """Yield issues with directory buckets of S3 Express, after OutputDataConfig in the reference.
+
+    Inputs and output may be there; of checkpoints and of ours nothing is documented.
+    """
+    output = section_of(plan).output or ""
+    if _is_express(output) and config.kms_key:
+        message = "S3 Express encrypts with its own keys alone, and aws.kms_key names another"
+        yield Issue(("aws", "output"), message, "another bucket, or leave aws.kms_key out")
+
+    uri = plan.spec.checkpoints.uri or ""
+    hint = "a general purpose bucket; aws.output and inputs may be in S3 Express"
+    if _is_express(uri):
+        message = f"{uri} is in S3 Express, where SageMaker documents no checkpoints"
+        yield Issue(("checkpoints", "uri"), message, hint)
+    if config.bucket.endswith(_EXPRESS):
+        message = f"{config.bucket} is in S3 Express, which cannot hold sources and checkpoints"
+        yield Issue(("aws", "bucket"), message, hint)
+
+
+def _is_express(uri: str) -> bool:
+    """Return whether an S3 URI leads into a directory bucket."""
+    return uri_parts(uri)[0].endswith(_EXPRESS)
 
 
 def _checkpoint_config(plan: Plan) -> Iterator[Issue]:

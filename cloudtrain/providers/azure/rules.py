@@ -36,6 +36,7 @@ from cloudtrain.providers.azure.request import (
     more_outputs,
     section_of,
 )
+from cloudtrain.providers.azure.sovereign import cloud_of, missing_variables
 from cloudtrain.providers.azure.target import USUAL_NODES
 from cloudtrain.providers.shared.plan_notes import cloud_warnings, many_nodes
 from cloudtrain.providers.shared.sweep_rules import unused_issues
@@ -216,10 +217,21 @@ def override_issues(
 
 
 def sdk_issues(plan: Plan) -> list[Issue]:
-    """Return an error if the SDK is not installed; a rehearsal does not need it."""
-    if plan.is_rehearsal or _has_sdk():
+    """Return errors if the SDK is not installed, or speaks to another cloud; none in a rehearsal."""
+    if plan.is_rehearsal:
         return []
-    return [Issue((), "azure-ai-ml is not installed", INSTALL)]
+    if not _has_sdk():
+        return [Issue((), "azure-ai-ml is not installed", INSTALL)]
+
+    location = plan.target.config_as(AzureConfig).location or ""
+    cloud = cloud_of(location)
+    variables = missing_variables(cloud) if cloud else {}
+    if cloud is None or not variables:
+        return []
+
+    message = f"{location} is in {cloud.name}, and this process would ask the public cloud"
+    words = " ".join(f"{name}={value}" for name, value in variables.items())
+    return [plan.located(Issue(("azure", "location"), message, f"export {words}"))]
 
 
 def size_issues(job: JobDocument) -> Iterator[Issue]:
@@ -273,8 +285,13 @@ def _locations(plan: Plan) -> Iterator[Issue]:
 
     for name, stores in spec.secrets.items():
         stored = stores.get(plan.target.provider, "")
+        cloud = cloud_of(plan.target.config_as(AzureConfig).location or "")
         if stored and not re.fullmatch(_KEYVAULT, stored):
             yield Issue(("secrets", name), "is not a Key Vault secret", "keyvault:VAULT/NAME")
+        elif stored and cloud and "://" not in stored:
+            message = f"names a vault of the public cloud, and the job runs in {cloud.name}"
+            hint = f"keyvault:https://VAULT.{cloud.vaults}/secrets/NAME"
+            yield Issue(("secrets", name), message, hint)
 
 
 def _input_problem(location: str, kind: str) -> tuple[str, str] | None:

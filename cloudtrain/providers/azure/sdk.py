@@ -31,6 +31,7 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from cloudtrain.errors import DENIED, CloudError, CloudtrainError
 from cloudtrain.planning.reference import TOKEN_USER, RegistryLogin, is_loopback
 from cloudtrain.providers.azure.errors import ReadableAnswers, is_foreign, translated
+from cloudtrain.providers.azure.sovereign import cloud_of_registry
 from cloudtrain.providers.shared.idempotent_create import Attempt
 from cloudtrain.settings import load_settings
 
@@ -52,7 +53,8 @@ REFRESH_SECONDS = 300
 _NOISY = ("azure", "msal", "msrest", "urllib3")
 """Packages whose log messages are suppressed."""
 
-_SCOPE = "https://containerregistry.azure.net/.default"
+_REGISTRIES = "https://containerregistry.azure.net"
+"""Resource whose tokens open registries of the public cloud."""
 
 Client: TypeAlias = PipelineClient[HttpRequest, HttpResponse]
 
@@ -211,8 +213,10 @@ def registry_login(registry: str) -> RegistryLogin:
     It is valid for about an hour. Raise CloudError if either of them is refused.
     """
     doing = f"logging in to the registry {registry}"
+    cloud = cloud_of_registry(registry)
+    resource = cloud.management if cloud else _REGISTRIES
     try:
-        token = credential().get_token(_SCOPE).token
+        token = credential().get_token(f"{resource}/.default").token
     except Exception as error:
         if not is_foreign(error):
             raise
