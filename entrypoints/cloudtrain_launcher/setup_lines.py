@@ -16,8 +16,7 @@ from typing import IO
 
 from cloudtrain_launcher.contract import Job, NodeContext
 from cloudtrain_launcher.environment import job_environment
-from cloudtrain_launcher.reporting import masker
-from cloudtrain_wire.secret_values import is_secret_variable
+from cloudtrain_wire.secret_values import is_secret_variable, masker
 
 SHOWN_LINES = 5
 """Number of lines of output in the error."""
