@@ -28,26 +28,7 @@ from cloudtrain_launcher.devices import efa_library_dirs, has_efa
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_wire.events import Warned
-
-PEAK_TFLOPS = {
-    "B200": (1125.0, 2250.0),
-    "H200": (494.5, 989.5),
-    "H100 PCIe": (378.0, 756.5),
-    "H100 NVL": (417.5, 835.5),
-    "H100": (494.5, 989.5),
-    "A100": (156.0, 312.0),
-    "A10G": (35.0, 70.0),
-    "L40S": (183.0, 362.0),
-    "L4": (60.0, 121.0),
-    "V100": (15.7, 125.0),
-    "T4": (8.1, 65.0),
-}
-"""GPU name -> dense TFLOP/s in float32 (TF32 if available), and in bf16 or fp16.
-
-The first name that matches counts. From NVIDIA's data sheets, whose figures with sparsity are twice
-as high: Blackwell B200, H200, H100 (SXM, PCIe, NVL), A100, L40S, L4, V100 (SXM2), T4. A10G: AWS'
-figures for g5 instances.
-"""
+from cloudtrain_wire.gpus import gpu_named
 
 COMPILE_BACKEND: str | Callable[..., Any] = "inductor"
 """torch's default backend, which needs a compiler."""
@@ -80,11 +61,13 @@ def peak_flops(name: str, precision: str) -> float:
 
     `precision`: no, bf16 or fp16.
     """
-    for part, (single, half) in PEAK_TFLOPS.items():
-        if part in name:
-            return (single if precision == "no" else half) * 1e12
+    gpu = gpu_named(name)
+    if gpu is None:
+        return 0.0
+    if precision == "no":
+        return gpu.single_tflops * 1e12
 
-    return 0.0
+    return gpu.half_tflops * 1e12
 
 
 def device_name(device: torch.device) -> str:

@@ -77,7 +77,7 @@ def the_gpu_is_known(setting: Setting) -> dict[str, Any]:
 
     name = torch.cuda.get_device_name()
     if not hardware.peak_flops(name, "bf16"):
-        raise Missed(f"PEAK_TFLOPS of hardware.py lacks {name}")
+        raise Missed(f"cloudtrain_wire/gpus.py lacks {name}")
     return {
         "device": name,
         "capability": torch.cuda.get_device_capability(),

@@ -35,6 +35,20 @@ GPU = torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize(
+    ("name", "precision", "tflops"),
+    [
+        ("NVIDIA GB200", "bf16", 2500.0),
+        ("NVIDIA B200", "bf16", 2250.0),
+        ("NVIDIA L40", "no", 90.5),
+        ("NVIDIA L4", "fp16", 121.0),
+        ("cpu", "no", 0.0),
+    ],
+)
+def test_a_peak_rate_is_of_the_gpu_with_this_name(name: str, precision: str, tflops: float) -> None:
+    assert hardware.peak_flops(name, precision) == tflops * 1e12
+
+
+@pytest.mark.parametrize(
     ("requested", "capability", "expected"),
     [
         ("auto", (9, 0), "bf16"),
