@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from cloudtrain.api.image_checks import image_issues
 from cloudtrain.api.package_checks import package_issues
 from cloudtrain.api.trainer_arguments import factory_issues, trainer_issues
 from cloudtrain.errors import Issue, Keys, RefusedError, SpecError, warning
@@ -32,6 +33,7 @@ def find_issues(plan: Plan) -> list[Issue]:
     issues: list[Issue] = []
     issues += get_provider(plan.target.provider).rules(plan)
     issues += trainer_issues(plan)
+    issues += image_issues(plan)
     issues += package_issues(plan)
     issues += factory_issues(plan)
     issues += plain_secret_issues(plan)

@@ -6,7 +6,7 @@ memory of one GPU. A type without GPUs has an empty `gpu`.
 AWS Deep Learning Containers for PyTorch: the tables `dlc.csv` (versions, newest first, and regions
 without one) and `dlc_accounts.csv` (registry of each region) are made from
 `sagemaker.core.image_uris`. tests/unit/test_images.py compares every address with the SDK, and makes
-the tables anew with `CLOUDTRAIN_REWRITE_TABLES=1`.
+the tables anew with `CLOUDTRAIN_REWRITE_TABLES=1`. The CUDA of a version is from AWS's release notes.
 """
 
 from __future__ import annotations
@@ -146,6 +146,11 @@ def _account(region: str) -> Mapping[str, str] | None:
 def dlc_versions() -> tuple[str, ...]:
     """Return the versions, newest first: `2.10`."""
     return tuple(dict.fromkeys(row["version"].rpartition(".")[0] for row in table("dlc")))
+
+
+def registry_accounts() -> frozenset[str]:
+    """Return the accounts whose registries have these containers."""
+    return frozenset(row["account"] for row in table("dlc_accounts"))
 
 
 def dlc_regions() -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from functools import cache
 
 from cloudtrain.catalog import Instance, instances
 from cloudtrain.errors import Issue, Keys, did_you_mean
+from cloudtrain_wire.gpus import Gpu, gpu_named
 
 # Compiled at first use: most plans do not need them.
 _EC2 = r"(?:ml\.)?(?P<series>[a-z]+)(?P<generation>\d+)(?P<options>[a-z]*)(?:-\w+)?\.[\w-]+"
@@ -26,6 +27,17 @@ _AZURE_ARM = r"(standard|basic)_[a-z]+\d+(-\d+)?[a-z]*p[a-z]*(_|$)"
 """A small `p` means an ARM processor."""
 _GRACE = r"[_-]g[bh]\d00(_|\.|$)"
 """NVIDIA's ARM processor: `p6e-gb200.36xlarge`, `Standard_ND128isr_NDR_GB200_v6`."""
+_GPU_SERIES = {
+    "aws": {r"ml\.p2\..*": "K80"},
+    "azure": {
+        r"standard_nc\d+r?": "K80",
+        r"standard_nc\d+r?s_v2": "P100",
+        r"standard_nc\d+r?s_v3|standard_nd40rs_v2": "V100",
+        r"standard_nd\d+r?s": "P40",
+        r"standard_nv\d+|standard_nv\d+s_v[23]": "M60",
+    },
+}
+"""Series without a row, whose names do not say their GPU. Azure's newer names do."""
 _GPUS = {"aws": r"(ml\.)?(p|g|gr)\d", "azure": r"standard_n"}
 
 
@@ -131,25 +143,25 @@ def find_instance(provider: str, instance_type: str) -> Instance | None:
     return _rows_by_name(provider).get(instance_type.lower())
 
 
+def gpu_of(provider: str, instance_type: str) -> Gpu | None:
+    """Return the GPU of a type by its row, or else by its name; None if unknown."""
+    row = find_instance(provider, instance_type)
+    if row is not None:
+        return gpu_named(row.gpu)
+
+    for pattern, name in _GPU_SERIES.get(provider, {}).items():
+        if re.fullmatch(pattern, instance_type, re.IGNORECASE):
+            return gpu_named(name)
+
+    return gpu_named(instance_type.upper().replace("_", " ").replace(".", " "))
+
+
 def architecture_of(provider: str, types: Sequence[str]) -> str:
     """Return the architecture for images, by the first of these types; default amd64."""
     if not types:
         return "amd64"
 
     return architecture_by_name(provider, types[0])
-
-
-def mixed_architectures(provider: str, types: Sequence[str]) -> list[Issue]:
-    """Return an issue if no single image supports all of these types."""
-    architectures = {name: architecture_by_name(provider, name) for name in types}
-    if len(set(architectures.values())) < 2:
-        return []
-
-    listed = ", ".join(f"{name}: {architecture}" for name, architecture in architectures.items())
-    hint = "name types of one architecture, or your own image for both"
-    return [
-        Issue(("resources",), f"no single image supports all of these machines ({listed})", hint)
-    ]
 
 
 @cache

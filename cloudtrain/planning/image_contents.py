@@ -32,6 +32,16 @@ def usual_contents(torch: str, python: str, more: str) -> ImageContents:
     return ImageContents(frozenset(f"{USUAL} {more}".split()), torch, python)
 
 
+def our_cuda() -> tuple[int, ...]:
+    """Return the version of CUDA of our image, from its lock file."""
+    text = (bundled("docker") / "torch-cuda.txt").read_text(encoding="utf-8")
+    locked = re.search(r"^cuda-toolkit==(\d+)\.(\d+)", text, re.MULTILINE)
+    if locked is None:
+        return ()
+
+    return int(locked[1]), int(locked[2])
+
+
 def our_contents(kind: str) -> ImageContents:
     """Return the packages of our image, `cuda` or `cpu`, from its lock files."""
     folder = bundled("docker")

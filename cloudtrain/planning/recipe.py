@@ -147,7 +147,7 @@ def payload_archive() -> bytes:
     return buffer.getvalue()
 
 
-def _ignore_file(dockerfile: Path, top: Path) -> str:
+def ignored_text(dockerfile: Path, top: Path) -> str:
     """Return the content of this Dockerfile's ignore file, or else of the build's folder, or ""."""
     for file in (dockerfile.with_name(f"{dockerfile.name}.dockerignore"), top / ".dockerignore"):
         if file.is_file():
@@ -160,7 +160,7 @@ def _files(dockerfile: Path, top: Path) -> dict[Path, os.stat_result]:
     """Return the Dockerfile, and the files, links and folders that the build may copy."""
 
     info_by_path = {dockerfile: dockerfile.stat()}
-    rules = read_rules(_ignore_file(dockerfile, top))
+    rules = read_rules(ignored_text(dockerfile, top))
     searches_all = has_exceptions(rules)
 
     try:

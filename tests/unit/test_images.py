@@ -87,7 +87,8 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Addresses:
 def rewrite(addresses: Addresses) -> None:
     """Rewrite both tables from the SDK's data."""
     places: dict[str, tuple[str, str]] = {}
-    versions = ["version,python,without"]
+    cuda = {row["version"]: row["cuda"] for row in images.read_table("dlc")}
+    versions = ["version,python,cuda,without"]
     for version, regions in addresses.items():
         python = ""
         for region, by_processor in regions.items():
@@ -100,7 +101,7 @@ def rewrite(addresses: Addresses) -> None:
         without = [
             region for region, by_processor in regions.items() if by_processor["gpu"] is None
         ]
-        versions.append(f"{version},{python},{' '.join(without)}")
+        versions.append(f"{version},{python},{cuda.get(version, '')},{' '.join(without)}")
     accounts = [
         "region,account,domain",
         *(",".join((region, *places[region])) for region in sorted(places)),

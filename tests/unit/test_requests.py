@@ -331,26 +331,6 @@ def test_spot_on_a_cluster_is_not_sent_and_a_warning_says_so() -> None:
     assert any("resources.spot changes nothing" in issue.message for issue in rule_issues(plan))
 
 
-@pytest.mark.parametrize(
-    ("provider", "image", "version"),
-    [
-        ("aws", f"{AWS_IMAGE}:1.13.1-gpu-py39-cu117-ubuntu20.04-sagemaker", "3.9"),
-        ("aws", f"{AWS_IMAGE}:ray-0.8.5-tf-cpu-py36", "3.6"),
-        ("aws", f"{AWS_IMAGE}:2.0.1-gpu-py310-cu118-ubuntu20.04-sagemaker", None),
-        ("aws", f"{AWS_IMAGE}:1.0-1-cpu-py3", None),
-        ("azure", "azureml:AzureML-sklearn-1.0-ubuntu20.04-py38-cpu@latest", "3.8"),
-    ],
-)
-def test_image_with_an_old_python_in_its_name_gives_a_warning(
-    provider: str, image: str, version: str | None
-) -> None:
-    machine = f"resources: {{instance: {{{provider}: {MACHINES[provider]}}}}}"
-    plan = plan_of(provider, f"image: '{image}'\n{machine}\n")
-    warnings = [issue.message for issue in plan.issues if issue.path == ("image",)]
-    expected = f"has Python {version}, by its name; the launcher needs 3.10 or newer"
-    assert warnings == ([expected] if version else [])
-
-
 def test_shared_memory_is_never_less_than_was_asked_for() -> None:
     document = render(
         plan_of("azure", PLAIN.replace("nodes: 2", "nodes: 2, shm: 1500001 B"))

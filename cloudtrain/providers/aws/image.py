@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cloudtrain.catalog import dlc_image, dlc_regions, dlc_versions, registry_domain
-from cloudtrain.catalog.machines import architecture_of, mixed_architectures
+from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.errors import Issue, UsageError, did_you_mean
 from cloudtrain.planning.image_contents import ImageContents, usual_contents
 from cloudtrain.planning.reference import ECR
 from cloudtrain.planning.selection import (
-    CLOUD_PLATFORM,
     ImageMachines,
     PlannedImage,
     planned_build,
@@ -62,12 +61,9 @@ def image_of(
     """
     selected = select_image(image, "aws")
     path, address, _ = selected
-    types = machines.types
     if not selected.is_build and _is_address(address):
         return PlannedImage(address), []
 
-    mixed = mixed_architectures("aws", types)
-    platform = f"linux/{architecture_of('aws', types)}"
     if selected.is_build or (address == "auto" and config.repository):
         if rehearsal and not config.repository:
             config = replace(config, repository=_PLACEHOLDER)
@@ -76,18 +72,13 @@ def image_of(
             selected,
             settings,
             gpu=machines.has_gpus,
-            platform=platform,
+            platform=f"linux/{architecture_of('aws', machines.types)}",
             machine_args=machines.args,
         )
-        return planned_build(recipe, repository), problems + wrong + mixed
+        return planned_build(recipe, repository), problems + wrong
 
     container, problems = _container(path, address, config.region, gpu=machines.has_gpus)
-    if platform != CLOUD_PLATFORM and not mixed:
-        hint = "aws.repository, for our image built for ARM; or your own image"
-        message = f"AWS's containers are built for amd64, and {types[0]} has ARM processors"
-        mixed = [Issue(path, message, hint)]
-
-    return PlannedImage(container, contents=_contents(container)), problems + mixed
+    return PlannedImage(container, contents=_contents(container)), problems
 
 
 def _contents(address: str) -> ImageContents | None:

@@ -59,28 +59,20 @@ def image_of(
     Dockerfile}`, whose path is the address.
     """
     selected = select_image(image, "azure")
-    platform = f"linux/{architecture_of('azure', machines.types)}"
     if config.repository and (selected.is_build or selected.text == "auto"):
         recipe, wrong = recipe_for(
             selected,
             settings,
             gpu=machines.has_gpus,
-            platform=platform,
+            platform=f"linux/{architecture_of('azure', machines.types)}",
             machine_args=machines.args,
         )
         return planned_build(recipe, config.repository), wrong
     if selected.text != "auto":
         return PlannedImage(selected.text), context_issues(selected, settings)
 
-    problems: list[Issue] = []
-    arm = [name for name in machines.types if architecture_of("azure", [name]) != "amd64"]
-    if arm:
-        hint = "azure.repository, for our image built for them; or your own image"
-        message = f"Microsoft's environment is built for amd64, and {arm[0]} has ARM processors"
-        problems.append(Issue(selected.path, message, hint))
-
     contents = usual_contents(CURATED_TORCH, CURATED_PYTHON, CURATED_MORE)
-    return PlannedImage(CURATED, contents=contents), problems
+    return PlannedImage(CURATED, contents=contents), []
 
 
 def check_image_name(image: str | Mapping[str, str]) -> list[Issue]:

@@ -2,58 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
-from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import Issue, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.planning.target import CloudConfig
 from cloudtrain.settings import variable_of
 
-_BEFORE_TURING = ("V100", "P100", "P40", "P4", "K80", "M60")
-"""GPUs below compute capability 7.5, which CUDA 13 does not support.
-
-Source: NVIDIA, CUDA 13.0 release notes.
-"""
-
 
 def cloud_warnings(plan: Plan, notes: Iterable[str]) -> list[Issue]:
     """Return the warnings that both clouds share, with the cloud's own `notes`."""
-    issues: list[Issue] = []
-    if match := re.search(r"-py3([6-9])(?!\d)", plan.target.image_address):
-        message = f"has Python 3.{match[1]}, by its name; the launcher needs 3.10 or newer"
-        issues.append(plan.located(warning(message, "name a newer image", path=("image",))))
-
     messages = rehearsal_notes(plan)
     messages += notes
-    messages += image_notes(plan)
     messages += idle_note(plan)
-    issues += map(warning, messages)
-    return issues
-
-
-def image_notes(plan: Plan) -> list[str]:
-    """Return what our image lacks for the instance types; empty for an image of the spec."""
-    recipe = plan.target.image.recipe if plan.target.image else None
-    types = plan.target.instances
-    if recipe is None or recipe.kind != "cuda":
-        return []
-
-    # an image for the CPU, for example
-    if any(arg.startswith("TORCH=") and arg != "TORCH=cuda" for arg in recipe.args):
-        return []
-    for name in types:
-        row = find_instance(plan.target.provider, name)
-        if row and row.gpu in _BEFORE_TURING:
-            return [
-                f"{name} ({row.gpu}) is older than what our image's torch has code for (CUDA 13: compute"
-                " capability 7.5 and later): name an image with CUDA 12 or older, or build your"
-                " own: image: {build: docker/Dockerfile}"
-            ]
-
-    return []
+    return list(map(warning, messages))
 
 
 def idle_note(plan: Plan) -> list[str]:
