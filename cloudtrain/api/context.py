@@ -168,6 +168,13 @@ def _requested(spec: JobSpec, tree: SourceTree, file: str) -> Requested:
             hint = f"move it into the source folder, or add !{name} to .cloudtrainignore"
             raise SourceError(f"{file} includes {name}, which is not in the archive", hint=hint)
 
+    for requirement in requested.to_install:
+        if requirement.wheel and Path(requirement.wheel).is_file():
+            name = os.path.relpath(requirement.wheel, tree.root.resolve())
+            if name not in archived and not name.startswith(".."):
+                message = f"{requirement.place}: {name} is not in the archive"
+                raise SourceError(message, hint=f"add !{name} to .cloudtrainignore")
+
     return requested
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +61,18 @@ def image_issues(plan: Plan) -> list[Issue]:
     issues += _machines(plan, image)
     issues += _missing_sources(plan)
     return issues
+
+
+def job_python(plan: Plan) -> str:
+    """Return the version of the Python that the job runs in, `3.12`; empty if unknown."""
+    image = plan.target.image
+    if image is None:
+        is_ours = getattr(plan.host.config, "python", None) == sys.executable
+        return f"3.{sys.version_info.minor}" if is_ours else ""
+    if image.known_contents and image.known_contents.python:
+        return image.known_contents.python
+
+    return _dotted(_judged(plan).facts.python)
 
 
 def _judged(plan: Plan) -> _Judged:

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cloudtrain.api.requirement_checks import requirement_issues
 from cloudtrain.api.trainer_arguments import Factory, factories_of
 from cloudtrain.errors import Issue, did_you_mean, warning
 from cloudtrain.planning.image_contents import ImageContents
 from cloudtrain.planning.launch import entrypoint_of
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.distributions import (
-    CONDA_FILES,
     Requested,
     brought_along,
     distributions_of,
@@ -31,7 +31,6 @@ from cloudtrain.source.programs import (
     program_fault,
     top_modules,
 )
-from cloudtrain.spec.inputs import CONDA_WAY, LOCK_WAY
 from cloudtrain_wire.built_for_torch import BUILT_FOR_TORCH, satisfies
 from cloudtrain_wire.requirement_files import Requirement, requested_list
 
@@ -55,7 +54,7 @@ def package_issues(plan: Plan) -> list[Issue]:
     requested = requested_of(plan)
     issues: list[Issue] = []
     issues += _programs_faults(plan, root)
-    issues += _unread_files(plan, root)
+    issues += requirement_issues(plan, root, requested)
     issues += _passwords(requested)
     issues += _other_torch(plan, requested)
     issues += _built_for_cuda(plan, requested)
@@ -102,24 +101,6 @@ def _programs_faults(plan: Plan, root: Path) -> Iterator[Issue]:
             yield plan.located(Issue(("entrypoint",), f"{place}: {fault.message}"))
 
 
-def _unread_files(plan: Plan, root: Path) -> Iterator[Issue]:
-    if not plan.spec.dependencies.is_automatic:
-        return
-
-    requirements = plan.context.source.requirements
-    conda_file = next((name for name in CONDA_FILES if (root / name).is_file()), None)
-    is_sent = str(root / str(conda_file)) in str(plan.request.document)  # the cloud installs it
-    if conda_file and not requirements and not is_sent:
-        yield warning(
-            f"{conda_file} is not read: nothing of it is installed", CONDA_WAY, origin=conda_file
-        )
-
-    if (root / "uv.lock").is_file() and requirements != "requirements.txt":
-        yield warning(
-            "is not read: versions may differ from the locked ones", LOCK_WAY, origin="uv.lock"
-        )
-
-
 def _passwords(requested: Requested) -> Iterator[Issue]:
     for requirement in requested.to_install:
         if requirement.has_password:
@@ -145,21 +126,29 @@ def _other_torch(plan: Plan, requested: Requested) -> Iterator[Issue]:
         return
 
     version = _version_of(plan)
+    hint = "leave it out, or take what it says: dependencies: {replace_torch: true}"
+    conflicts = []
     for requirement in requested.to_install:
         if not _TORCH.match(requirement.name):
             continue
 
+        asks = f"asks for {requirement.shown}"
         installed = version(requirement.name)
         if installed and not satisfies(installed, requirement):
             package = f"{requirement.name} {installed}"
-            message = f"asks for {requirement.shown}, and {_place(plan)} has {package}, which stays"
+            message = f"{asks}, and {_place(plan)} has {package}, which stays"
         elif not installed and requirement.exact:
             package = f"the {requirement.name} of {_place(plan)}"
-            message = f"asks for {requirement.shown}; {package} stays, whichever it is"
+            message = f"{asks}; {package} stays, whichever it is"
         else:
             continue
 
-        hint = "leave it out, or take what it says: dependencies: {replace_torch: true}"
+        conflicts.append((requirement, message))
+
+    if conflicts:  # one note: a lock file has a dozen of such lines
+        requirement, message = conflicts[0]
+        if len(conflicts) > 1:
+            message += f"; so do {len(conflicts) - 1} more of torch's packages"
         yield warning(message, hint, origin=requirement.place)
 
 
