@@ -11,10 +11,12 @@ the tables anew with `CLOUDTRAIN_REWRITE_TABLES=1`. The CUDA of a version is fro
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 PROVIDERS = ("aws", "azure")
 
@@ -173,3 +175,10 @@ def registry_domain(region: str) -> str:
 def table(name: str) -> tuple[dict[str, str], ...]:
     """Return the rows of a table of this folder, which is read once."""
     return tuple(read_table(name))
+
+
+@cache
+def model(file: str) -> dict[str, Any]:
+    """Return the shapes of a cloud's requests from a file of this folder, which is read once."""
+    content: dict[str, Any] = json.loads(Path(__file__).with_name(file).read_text("utf-8"))
+    return content

@@ -44,6 +44,18 @@ def merge_request(
     return _merge(document, overrides, form, ())
 
 
+def without_removed(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members that a spec sets, without those that it removes."""
+    kept: dict[str, Any] = {}
+    for name, value in overrides.items():
+        if isinstance(value, Mapping):
+            kept[name] = without_removed(value)
+        elif value is not None:
+            kept[name] = value
+
+    return kept
+
+
 def _merge(
     document: Mapping[str, Any], overrides: Mapping[str, Any], form: RequestForm, at: Names
 ) -> dict[str, Any]:

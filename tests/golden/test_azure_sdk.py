@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.golden.cases import CASES, SWEEPS
+from cloudtrain.planning.plan import Plan
+from tests.golden.cases import CASES, SWEEPS, plan_of
 
 FOLDER = Path(__file__).parent
 AZURE = [case for case, (provider, _) in CASES.items() if provider == "azure"]
@@ -154,3 +155,109 @@ def test_an_argument_comes_through_the_sdk_unchanged(text: str, tmp_path: Path) 
     request["tags"] |= {"text": text}
     sent = body_of(loaded(request))["properties"]
     assert (sent["environmentVariables"]["TEXT"], sent["tags"]["text"]) == (text, text)
+
+
+ACCEPTED: list[dict[str, Any]] = [
+    {"queue_settings": {"priority": "High"}},
+    {"inputs": {"labels": {"mode": "Direct"}}},
+    {"outputs": {"more": {"mode": "mount"}, "table": {"type": "mltable", "name": "a-b"}, "x": {}}},
+    {"tags": {"a": "5", "b": None}, "properties": {"a": "x"}, "description": "x"},
+    {"environment_variables": {"A": "5"}, "parent_job_name": "x", "experiment_name": "a b"},
+    {"services": {"s": {"type": "ssh", "nodes": "all", "port": 80, "ssh_public_keys": "x"}}},
+    {"services": {"s": {"type": "tensor_board", "log_dir": "x"}, "t": {"type": "JupyterLab"}}},
+    {"identity": {"client_id": "12345678-1234-1234-1234-123456789012"}},
+    {"resources": {"docker_args": ["x"], "locations": ["x"], "properties": {"a": {"b": 1}}}},
+    {"resources": {"docker_args": "x", "max_instance_count": 3}},
+]
+"""Members that a spec may set in a command job."""
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("queue_settings.priority", {"queue_settings": {"priority": "urgent"}}),
+    ("queue_settings.priority", {"queue_settings": {"priority": 5}}),
+    ("queue_settings.tier", {"queue_settings": {"tier": "spot"}}),
+    ("inputs.labels.mode", {"inputs": {"labels": {"mode": "rwmount"}}}),
+    ("inputs.labels.mode", {"inputs": {"labels": {"mode": "eval_mount"}}}),
+    ("inputs.labels.type", {"inputs": {"labels": {"type": "folder"}}}),
+    ("outputs.x.mode", {"outputs": {"x": {"mode": "rwmount"}}}),
+    ("outputs.x.mode", {"outputs": {"x": {"mode": "download"}}}),
+    ("outputs.x.type", {"outputs": {"x": {"type": "folder"}}}),
+    ("outputs.x.name", {"outputs": {"x": {"name": "a b"}}}),
+    ("outputs.x.description", {"outputs": {"x": {"description": "x"}}}),
+    ("outputs.x", {"outputs": {"x": "azureml://datastores/a/paths/b/"}}),
+    ("outputs.x.path", {"outputs": {"x": {"path": 5}}}),
+    ("tags.a", {"tags": {"a": 5}}),
+    ("properties.a", {"properties": {"a": ["x"]}}),
+    ("environment_variables", {"environment_variables": ["x"]}),
+    ("description", {"description": ["x"]}),
+    ("parent_job_name", {"parent_job_name": 5}),
+    ("services.s", {"services": {"s": "ssh"}}),
+    ("services.s.nodes", {"services": {"s": {"type": "ssh", "nodes": "some"}}}),
+    ("services.s.port", {"services": {"s": {"type": "ssh", "port": "abc"}}}),
+    ("services.s.log_dir", {"services": {"s": {"type": "vs_code", "log_dir": "x"}}}),
+    ("services.s.url", {"services": {"s": {"type": "ssh", "url": "x"}}}),
+    ("identity.resource_id", {"identity": {"resource_id": "/subscriptions/x"}}),
+    ("identity.object_id", {"identity": {"object_id": 5}}),
+    ("resources.docker_args", {"resources": {"docker_args": 5}}),
+    ("resources.locations", {"resources": {"locations": "eastus"}}),
+    ("resources.max_instance_count", {"resources": {"max_instance_count": "x"}}),
+    ("resources.properties", {"resources": {"properties": "x"}}),
+    ("notification_setting", {"notification_setting": {"emails": ["a@b.example"]}}),
+]
+"""Members that azure-ai-ml refuses, with the key that is wrong."""
+REFUSED_BY_SERVICE: list[tuple[str, dict[str, Any]]] = [
+    ("environment_variables.A", {"environment_variables": {"A": 5}}),
+    ("services.s.properties.a", {"services": {"s": {"type": "ssh", "properties": {"a": 1}}}}),
+    ("identity.client_id", {"identity": {"client_id": "mine"}}),
+    ("inputs.x", {"inputs": {"x": {"mode": "direct"}}}),
+    ("outputs.x.path", {"outputs": {"x": {"path": "s3://bucket/x"}}}),
+]
+"""Members that the SDK sends, and that the service refuses."""
+
+
+def planned_with(members: dict[str, Any]) -> Plan:
+    """The plan of a job with an input, an identity, and these members of the request."""
+    job = {
+        "name": "digits",
+        "resources": {"instance": {"azure": "Standard_DS3_v2"}},
+        "inputs": {"labels": "azureml:labels:1"},
+        "limits": {"max_runtime": "1 h"},
+        "azure": {"identity": "managed", "request": members},
+    }
+    return plan_of("azure", json.dumps(job))
+
+
+def sdk_accepts(plan: Plan, home: Path) -> bool:
+    """Whether the SDK reads the request of a plan, and can turn it into a body."""
+    from azure.ai.ml.exceptions import UserErrorException, ValidationException
+    from marshmallow import ValidationError
+
+    request = dict(plan.request.document)
+    request["code"] = str(home)
+    try:
+        body_of(loaded(request))
+    except (UserErrorException, ValidationException, ValidationError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("members", ACCEPTED, ids=json.dumps)
+def test_members_that_the_sdk_takes_are_no_mistakes(
+    members: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = planned_with(members)
+    assert [issue.line() for issue in plan.issues if issue.is_error] == []
+    assert sdk_accepts(plan, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "members", "is_sent"),
+    [
+        *((*row, False) for row in WRONG),
+        *((*row, True) for row in REFUSED_BY_SERVICE),
+    ],
+)
+def test_members_that_are_refused_later_are_mistakes_at_their_line(
+    key: str, members: dict[str, Any], is_sent: bool, tmp_path: Path
+) -> None:
+    plan = planned_with(members)
+    assert [issue.field for issue in plan.issues if issue.is_error] == [f"azure.request.{key}"]
+    assert sdk_accepts(plan, tmp_path) == is_sent

@@ -33,7 +33,6 @@ UNBOUNDED = {
     "providers/aws/client.py": "an archive that a submit has packed",
     "providers/aws/infrastructure.py": "a file of the package",
     "providers/aws/rights.py": "a table of the package",
-    "providers/aws/service_model.py": "a table of the package, or of an installed SDK",
     "providers/azure/infrastructure.py": "a file of the package",
     "providers/azure/rights.py": "a table of the package",
     "providers/azure/storage.py": "an archive that a submit has packed",

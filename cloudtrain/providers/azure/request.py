@@ -122,30 +122,6 @@ FORM = RequestForm(
 )
 """Keys of the command job that `azure.request` may not set, since a field of job.yaml does."""
 
-KEYS: dict[str, tuple[str, ...]] = {
-    "": (
-        "description",
-        "display_name",
-        "experiment_name",
-        "parent_job_name",
-        "tags",
-        "properties",
-        "services",
-        "identity",
-        "resources",
-        "queue_settings",
-        "inputs",
-        "outputs",
-        "distribution",
-        "environment_variables",
-        "notification_setting",
-    ),
-    "identity": ("client_id", "object_id", "resource_id"),
-    "resources": ("docker_args", "locations", "max_instance_count", "properties"),
-    "queue_settings": ("priority",),
-}
-"""Other keys of a command job, by the key around them. Source: "CLI (v2) command job YAML schema"."""
-
 _TOPOLOGIES = {r"standard_nd.*_v4": "ndv4", r"standard_nd96is.*_h[12]00_v5": "ndv5"}
 """Sizes -> name of their topology file. Source: Azure/azhpc-images, setup_sku_customizations.sh."""
 

@@ -10,39 +10,49 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.catalog import model
 from cloudtrain.catalog.machines import is_azure_size
-from cloudtrain.errors import Issue, Keys, did_you_mean
+from cloudtrain.errors import Issue, Keys
 from cloudtrain.planning.launch import TAG_PREFIX, JobDocument
 from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.request_overrides import RequestForm, overrides_of, reserved_issues
+from cloudtrain.planning.request_overrides import RequestForm, reserved_issues, without_removed
 from cloudtrain.providers.azure.account import format_issues
 from cloudtrain.providers.azure.config import INSTALL, AzureConfig
 from cloudtrain.providers.azure.image import check_image_name
 from cloudtrain.providers.azure.request import (
     EARLY_TERMINATION,
     FORM,
-    KEYS,
     PYTORCH,
     SERVICES,
     as_variable,
     distribution_type,
     input_name,
-    more_outputs,
     section_of,
 )
 from cloudtrain.providers.azure.sovereign import cloud_of, missing_variables
 from cloudtrain.providers.azure.target import USUAL_NODES
 from cloudtrain.providers.shared.plan_notes import cloud_warnings, many_nodes
+from cloudtrain.providers.shared.shapes import TableShape, violations
 from cloudtrain.providers.shared.sweep_rules import unused_issues
 from cloudtrain.source.inputs import input_problem
+from cloudtrain.spec.yaml_document import mapping_of
 from cloudtrain.units import exact_duration
 from cloudtrain_wire.bounded_files import read_regular_text
+
+SCHEMA = "azure_jobs.json"
+COMMAND_JOB = "CommandJob"
+SWEEP_JOB = "SweepJob"
+"""Shapes of the table for what `azure.request` and `azure.sweep_request` set.
+
+The SDK that sends a job checks it by the same keys and values, after all uploads.
+"""
 
 MAX_RUNTIME_SECONDS = 21 * 86_400
 MAX_SPOT_SECONDS = 7 * 86_400
@@ -100,6 +110,12 @@ _RAY_IN_COMMAND = (
     "launcher: none, and a script that runs `ray start --head` where NODE_RANK is 0, and elsewhere"
     " `ray start --address=$MASTER_ADDR:6379`"
 )
+_OF_TYPE = (
+    ("inputs", "mode", "eval_", "mltable"),
+    ("services", "log_dir", "", "tensor_board"),
+    ("services", "ssh_public_keys", "", "ssh"),
+)
+"""Section, key and begin of its value -> the only type that has it."""
 
 _INTERACTIVE = ("ssh", "jupyter", "vscode")
 
@@ -125,15 +141,34 @@ def rule_issues(plan: Plan) -> list[Issue]:
 
 
 def _overrides(plan: Plan) -> Iterator[Issue]:
-    """Yield errors for reserved and for unknown keys of `azure.request`."""
-    azure = section_of(plan)
-    yield from override_issues(azure.request, FORM, KEYS, "a command job")
+    """Yield errors for what `azure.request` cannot set."""
+    request = section_of(plan).request
+    yield from override_issues(request, FORM, COMMAND_JOB)
+    for path, message, hint in _contradictions(without_removed(request), plan.request.document):
+        yield Issue(("azure", "request", *path), message, hint)
+
     yield from unused_issues(plan, EARLY_TERMINATION, "sweep_request")
 
-    for name in more_outputs(azure):
-        if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
-            at = ("azure", "request", "outputs", name)
-            yield Issue(at, "is not a name of an output", "letters, digits and underscores")
+
+def _contradictions(
+    request: Mapping[str, Any], document: Mapping[str, Any]
+) -> Iterator[tuple[Keys, str, str]]:
+    """Yield members that do not fit the rest of the job: the path, a message and a hint."""
+    if mapping_of(request, "identity") and document["identity"].get("type") != "managed":
+        yield ("identity",), "is of a managed identity only", "azure.identity: managed"
+
+    inputs = mapping_of(request, "inputs")
+    for name in inputs:
+        if mapping_of(inputs, name) and "path" not in document["inputs"][name]:
+            yield ("inputs", name), "is no input of the job", "name its place under inputs"
+
+    for section, key, begin, kind in _OF_TYPE:
+        items = mapping_of(request, section)
+        for name in items:
+            value = str(mapping_of(items, name).get(key, ""))
+            given = mapping_of(mapping_of(document, section), name).get("type", "")
+            if value and value.lower().startswith(begin) and str(given).lower() != kind:
+                yield (section, name, key), f"is for type: {kind} only", f"type: {kind}"
 
 
 def _distribution(plan: Plan) -> Iterator[Issue]:
@@ -196,24 +231,23 @@ def _processes(own_distribution: Mapping[str, Any], nodes: int) -> Iterator[Issu
         yield Issue((*at, "worker_count"), message, f"worker_count: {nodes}, or leave it out")
 
 
-def override_issues(
-    values: Mapping[str, Any], form: RequestForm, keys: Mapping[str, Sequence[str]], of: str
-) -> Iterator[Issue]:
-    """Yield errors for reserved and for unknown keys of a document. `keys`: as in KEYS."""
+def override_issues(values: Mapping[str, Any], form: RequestForm, shape: str) -> Iterator[Issue]:
+    """Yield errors for reserved keys of a document, and for what its schema refuses.
+
+    `shape`: COMMAND_JOB or SWEEP_JOB.
+    """
     reserved = list(reserved_issues(values, form))
     yield from reserved
 
-    refused = {issue.path for issue in reserved}
-    for override in overrides_of(values, form):
-        for depth, name in enumerate(override.names[:2]):
-            known_keys = keys.get(".".join(override.names[:depth]))
-            place = override.keys[: 3 + depth]
-            if refused & {override.keys, place}:
-                break
-            if known_keys is not None and name not in known_keys:
-                refused.add(place)
-                yield Issue(place, f"is not a key of {of}{did_you_mean(name, known_keys)}")
-                break
+    schema = TableShape.named(shape, model(SCHEMA)["shapes"])
+    for violation in violations(schema, without_removed(values)):
+        path: Keys = (form.section, form.field, *violation.path)
+        if not any(_are_nested(path, issue.path) for issue in reserved):
+            yield replace(violation, path=path, severity="error")
+
+
+def _are_nested(path: Keys, other: Keys) -> bool:
+    return all(key == other_key for key, other_key in zip(path, other, strict=False))
 
 
 def sdk_issues(plan: Plan) -> list[Issue]:

@@ -15,7 +15,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.planning.tuned import argument_of, sweep_of
 from cloudtrain.providers.azure.request import FORM, section_of
-from cloudtrain.providers.azure.rules import override_issues, size_issues
+from cloudtrain.providers.azure.rules import SWEEP_JOB, override_issues, size_issues
 from cloudtrain.providers.azure.sweep_request import (
     OF_TRIAL,
     OPTIONAL,
@@ -36,9 +36,6 @@ _LIMITS = ServiceLimits("a sweep job", MAX_TRIALS, (1, MAX_SECONDS), has_target=
 
 METRIC = r"[\w./ -]{1,250}"
 """A metric name that MLflow accepts."""
-
-SWEEP_KEYS = {"": ("sampling_algorithm",), "sampling_algorithm": ("rule", "logbase")}
-"""Other keys of a sweep job, by the key around them. Source: "CLI (v2) sweep job YAML schema"."""
 
 
 def sweep_job_issues(plan: Plan) -> list[Issue]:
@@ -112,7 +109,7 @@ def _job(plan: Plan) -> Iterator[Issue]:
             yield Issue(item.keys, message, f"leave it out, or {PORTABLE}")
 
     sweep_request = section_of(plan).sweep_request
-    yield from override_issues(sweep_request, SWEEP_FORM, SWEEP_KEYS, "a sweep job")
+    yield from override_issues(sweep_request, SWEEP_FORM, SWEEP_JOB)
     yield from size_issues(render(plan).job)
 
 

@@ -16,7 +16,7 @@ import boto3
 from botocore.config import Config
 
 from cloudtrain.errors import Keys, dotted
-from cloudtrain.providers.aws.service_model import violations
+from cloudtrain.providers.shared.shapes import violations
 from tests.fakes.aws import running
 from tests.fakes.aws.account import Account, LogGroup, Storage
 from tests.fakes.aws.jobs import Job

@@ -15,7 +15,7 @@ from botocore.parsers import create_parser
 from botocore.validate import ParamValidator
 
 from cloudtrain.errors import dotted
-from cloudtrain.providers.aws.service_model import violations
+from cloudtrain.providers.shared.shapes import violations
 from tests.fakes.messages import Call, Request, Response, ServiceError
 
 KEPT = {
