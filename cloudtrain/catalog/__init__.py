@@ -20,6 +20,17 @@ from typing import Any
 
 PROVIDERS = ("aws", "azure")
 
+_PARTITIONS = {
+    "cn-": "aws-cn",
+    "us-gov-": "aws-us-gov",
+    "us-iso-": "aws-iso",
+    "us-isob-": "aws-iso-b",
+    "us-isof-": "aws-iso-f",
+    "eu-isoe-": "aws-iso-e",
+    "eusc-": "aws-eusc",
+}
+"""Begin of a region's name -> its partition, in ARNs; tests compare it with botocore's."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instance:
@@ -158,6 +169,15 @@ def registry_accounts() -> frozenset[str]:
 def dlc_regions() -> tuple[str, ...]:
     """Return the regions with containers."""
     return tuple(row["region"] for row in table("dlc_accounts"))
+
+
+def partition_of(region: str) -> str:
+    """Return the partition of a region, as ARNs have it: `aws-cn`."""
+    for begin, partition in _PARTITIONS.items():
+        if region.startswith(begin):
+            return partition
+
+    return "aws"
 
 
 def registry_domain(region: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.catalog import PROVIDERS, Instance, instances
+from cloudtrain.catalog import PROVIDERS, Instance, instances, partition_of
 from cloudtrain.catalog.machines import architecture_by_name, has_gpus_by_name, local_disks
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
@@ -117,7 +117,8 @@ def test_a_size_of_disks_is_noted_on_machines_with_their_own(instance: str, is_n
     resources = f"resources: {{instance: {{aws: {instance}}}, disk: 300 GiB}}\n"
     plan = plan_of("aws", f"name: d\n{resources}limits: {{max_runtime: 1 h}}\n")
     noted = [issue for issue in plan.issues if "resources.disk" in issue.message]
-    assert bool(noted) is is_noted
+    assert [issue.is_error for issue in noted] == [False] * is_noted
+    assert request(plan).document["ResourceConfig"]["VolumeSizeInGB"] == 300
 
 
 # The tables of machines against what others know: botocore's list of types, and EC2's own data as
@@ -244,6 +245,18 @@ def test_disks_are_known_of_every_type_that_training_takes(training_types: set[s
 )
 def test_the_name_of_an_azure_size_says_its_processor(size: str, architecture: str) -> None:
     assert architecture_by_name("azure", size) == architecture
+
+
+def test_a_region_is_in_the_partition_that_botocore_says() -> None:
+    session = pytest.importorskip("botocore.session").get_session()
+    partitions = {
+        region: partition
+        for partition in session.get_available_partitions()
+        for region in session.get_available_regions("sagemaker", partition, allow_non_regional=True)
+        if not region.startswith("aws-")
+    }
+    assert len(partitions) > 30
+    assert {region: partition_of(region) for region in partitions} == partitions
 
 
 def test_no_type_is_listed_twice() -> None:

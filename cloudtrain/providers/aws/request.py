@@ -379,15 +379,14 @@ def _resources(plan: Plan) -> dict[str, Any]:
 
     if section_of(plan).training_plan:
         resources["TrainingPlanArn"] = section_of(plan).training_plan
-    if needs_volume(types):
-        disk = spec.resources.disk
-        if disk:
-            resources["VolumeSizeInGB"] = max(1, -(-disk // 2**30))
-        else:
-            resources["VolumeSizeInGB"] = DEFAULT_VOLUME_GIB
+    disk = spec.resources.disk
+    if disk:
+        resources["VolumeSizeInGB"] = max(1, -(-disk // 2**30))
+    elif needs_volume(types):
+        resources["VolumeSizeInGB"] = DEFAULT_VOLUME_GIB
 
-        if key and not has_own_disk(types):
-            resources["VolumeKmsKeyId"] = key
+    if key and needs_volume(types) and not has_own_disk(types):
+        resources["VolumeKmsKeyId"] = key
     if section_of(plan).keep_alive:
         resources["KeepAlivePeriodInSeconds"] = section_of(plan).keep_alive
 
@@ -400,7 +399,7 @@ def has_own_disk(types: Sequence[str]) -> bool:
 
 
 def needs_volume(types: Sequence[str]) -> bool:
-    """Return True if any type lacks a local disk; otherwise SageMaker rejects a volume size."""
+    """Return True if any type lacks a local disk; otherwise SageMaker ignores a volume size."""
     return not all(map(local_disks, types))
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import PurePosixPath
 
+from cloudtrain.catalog import partition_of
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import Issue, Keys
 from cloudtrain.planning.launch import TAG_PREFIX, dependencies_document
@@ -141,7 +142,16 @@ def _account(plan: Plan) -> Iterator[Issue]:
     config = plan.target.config_as(AwsConfig)
     yield from format_issues("role", config.role)
     yield from format_issues("bucket", config.bucket)
+    yield from _partition(("aws", "role"), config.role, config.region)
     yield from _keys(plan, config)
+
+
+def _partition(path: Keys, arn: str, region: str) -> Iterator[Issue]:
+    """Yield an issue if an ARN is of another partition than the region: no job there may use it."""
+    partition = partition_of(region)
+    if arn.startswith("arn:") and arn.split(":")[1] != partition:
+        message = f"{arn} is of the partition {arn.split(':')[1]}, and {region} is in {partition}"
+        yield Issue(path, message, f"one of an account of {partition}")
 
 
 def _storage(plan: Plan) -> Iterator[Issue]:
@@ -298,6 +308,7 @@ def _key(path: Keys, key: str, region: str) -> Iterator[Issue]:
         yield Issue(path, f"{key!r} is not a KMS key", hint)
         return
 
+    yield from _partition(path, key, region)
     if key.startswith("arn:"):
         key_region = key.split(":")[3]
     else:
@@ -340,6 +351,12 @@ def _capacity(plan: Plan) -> Iterator[Issue]:
         hint = "machines that are kept are all of one instance type"
         yield Issue(field, f"{choice} aws.keep_alive", hint)
     yield from _training_plan(plan)
+    if section_of(plan).request.get("ServerlessJobConfig") is not None:
+        yield Issue(
+            ("aws", "request", "ServerlessJobConfig"),
+            "customizes a model of AWS: such a job has no program, image and machines, as this has",
+            "start it by the AWS CLI or SDK; cloudtrain runs a program on machines",
+        )
     for name in types:
         if re.match(r"ml\.(trn|inf)", name) and plan.spec.launcher != "none":
             yield Issue(
