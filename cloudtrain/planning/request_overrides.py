@@ -144,6 +144,7 @@ def reserved_issues(values: Mapping[str, Any], form: RequestForm) -> Iterator[Is
         for path, (reason, instead) in form.unsupported.items():
             if _overlaps(override.names, tuple(path.split("."))):
                 yield Issue(override.keys, f"is not supported: {reason}", instead)
+                break
 
         for path, instead in form.reserved.items():
             if _overlaps(override.names, tuple(path.split("."))):
