@@ -24,11 +24,13 @@ MIN_TOKEN_CHARS = 8
 """Shorter values of an option such as `--pad-token` are words of a vocabulary."""
 
 _NAME = re.compile(
-    r"(.*[_.])?(\w*PASSWORD|PASSWD|PASSPHRASE|SECRETS?|SECRET_?KEY|API_?KEY|ACCESS_?KEY|ACCOUNT_?KEY"
+    r"(?!AZURE_TOKEN_CREDENTIALS$)(.*[_.])?(\w*PASSWORD|PASSWD|PASSPHRASE|SECRETS?|SECRET_?KEY|API_?KEY|ACCESS_?KEY|ACCOUNT_?KEY"
     r"|PRIVATE_?KEY|CREDENTIALS?|CONNECTION_?STRING|(?P<token>\w*TOKEN))",
     re.IGNORECASE,
 )
-"""Names of secrets. `MAX_TOKENS` and `TOKENIZERS_PARALLELISM` do not match."""
+"""Names of secrets. `MAX_TOKENS` and `TOKENIZERS_PARALLELISM` do not match, nor does the variable
+that only says which login of Azure to try.
+"""
 
 _FORM = re.compile(
     r"(?<![\w./-])(hf_[A-Za-z0-9]{30,}|gh[opsur]_[A-Za-z0-9]{36,}|github_pat_\w{22,}|glpat-[\w-]{20,}"

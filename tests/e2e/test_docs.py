@@ -235,5 +235,5 @@ def test_there_is_one_comment_per_job_and_provider(change: Path, existing: bool)
 def test_what_is_installed_is_the_commit_of_the_workflow_and_no_name_of_an_index() -> None:
     setup = (ROOT / ".github/actions/setup/action.yml").read_text()
     assert 'root=$(realpath "$GITHUB_ACTION_PATH/../../..")' in setup
-    assert '"${root}[$EXTRAS]"' in setup
+    assert '--no-index --no-deps --no-build-isolation "$root"' in setup
     assert (ROOT / ".github/actions/setup/../../../pyproject.toml").is_file()

@@ -10,7 +10,7 @@ import cloudtrain
 from cloudtrain.api.context import archive_of
 from cloudtrain.api.lookup import find_run, import_remote_runs
 from cloudtrain.errors import RunNotFound
-from tests.providers.aws.archives import entry, packed
+from cloudtrain.source.scan import pack, scan
 from tests.providers.sites import Site
 from tests.support.in_process import call as in_process
 from tests.support.samples import earlier_runs
@@ -117,6 +117,8 @@ def test_the_artifacts_of_an_earlier_run_are_fetched(site: Site, data: str, tmp_
 def test_an_earlier_run_is_repeated_as_it_was(
     site: Site, submitted_data: str, tmp_path: Path
 ) -> None:
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program" / "train.py").write_text("print(1)\n")
     old = cloudtrain.find_run(f"old-{site.provider}-done", data_dir=submitted_data)
     plan = old.plan_again()
     before = old.folder.document("request.json")
@@ -124,9 +126,11 @@ def test_an_earlier_run_is_repeated_as_it_was(
     fields = SAME[site.provider]
     assert {key: after[key] for key in fields} == {key: before[key] for key in fields}
 
-    digest = old.folder.document("plan.json")["facts"]["source"]["digest"]
-    archive = tmp_path / "kept" / "sources" / f"{digest}.tar.gz"
-    archive.parent.mkdir()
-    archive.write_bytes(packed(entry("train.py", text=str(tmp_path))))
-    assert archive_of(plan) == archive
-    assert old.rerun().status().state == "pending"
+    store = tmp_path / "kept" / "sources"
+    archive = pack(scan(tmp_path / "program"), store)
+    written = old.folder.path / "plan.json"
+    planned = old.folder.document("plan.json")["facts"]["source"]["digest"]
+    written.write_text(written.read_text().replace(planned, archive.name.partition(".")[0]))
+    repeated = cloudtrain.find_run(old.id, data_dir=submitted_data)
+    assert archive_of(repeated.plan_again()) == archive
+    assert repeated.rerun().status().state == "pending"

@@ -104,6 +104,8 @@ OWN = {
     "python": ('"./evil"', "/own/python"),
     "prices": ('"cheap.csv"', "/own/prices.csv"),
     "confirm": ("false", "true"),
+    "image.context_root": ('".."', "/own/root"),
+    "azure.tenant": ('"theirs"', "mine"),
 }
 """A value beside the job, and one of the user, of each key that the folder never sets."""
 
