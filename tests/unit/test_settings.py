@@ -14,7 +14,7 @@ from cloudtrain.declaration import Setting
 from cloudtrain.errors import SpecError, StorageError, UsageError
 from cloudtrain.ownership import why_not_private
 from cloudtrain.providers.infrastructure import SettingValue, settings_edit
-from cloudtrain.settings import Settings, known_settings, load_settings
+from cloudtrain.settings import Settings, known_settings, load_settings, variable_of
 
 # Settings: flags before environment before cloudtrain.toml before the user's own file, each with
 # its origin.
@@ -130,6 +130,7 @@ def test_only_the_users_own_places_set_what_is_run_and_where(
 ) -> None:
     before = load(home, job)
     theirs, own = OWN[key]
+    variable = variable_of(key)
     job_file = write_job_file(job, f"\n{key} = {theirs}\n")
 
     for _ in range(2):
@@ -141,10 +142,10 @@ def test_only_the_users_own_places_set_what_is_run_and_where(
 
     [warning] = caplog.messages
     assert warning.startswith(f"{job_file}:2: {key} is not taken from the folder of a job")
-    assert f"CLOUDTRAIN_{key.upper()}=" in warning
+    assert f"{variable}=" in warning
 
     caplog.clear()
-    environ = {"HOME": str(home), f"CLOUDTRAIN_{key.upper()}": own}
+    environ = {"HOME": str(home), variable: own}
     assert str(load_settings(job, None, environ)[key]).lower() == own
     mine = write_user_file(home, f"{key} = {own if key == 'confirm' else repr(own)}\n")
     assert load(home, job).origins[key] == f"{mine}:1"
