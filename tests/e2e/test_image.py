@@ -181,7 +181,7 @@ def test_a_job_in_containers_runs_in_its_own_image_which_is_built_once(
 
 
 def test_a_build_that_fails_is_shown_and_starts_nothing(cli: CommandLine, folder: Path) -> None:
-    (folder / "Dockerfile").write_text("FROM scratch\nCOPY no-such-file /\n")
+    (folder / "Dockerfile").write_text("FROM scratch\nARG NAME=no-such-file\nCOPY $NAME /\n")
     result = cli.run("submit", "--provider", "docker")
     assert result.code == 4
     assert "no-such-file" in result.err.partition("error: ")[0], "what docker said"
