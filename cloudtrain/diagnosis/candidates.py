@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rule import Rule
-from cloudtrain.diagnosis.rules import RULES
+from cloudtrain.diagnosis.rules import RULES, SUMMARY
 
 MAX_FRAMES = 12
 """Maximum frames of a traceback; the innermost are kept."""
@@ -55,26 +55,35 @@ _MAX_RANKS_NAMED = 8
     ERROR_LINE,
     BARE_EXCEPTION,
     LINE,
+    LINE_OF_TOOL,
     WARNING,
     CONSEQUENCE,
     LINE_OF_CONSEQUENCE,
     UNKNOWN_LINE,
     HARMLESS,
-) = range(12)
+) = range(13)
 """Kinds of candidates, the most likely cause first."""
+NOT_FATAL = (LINE_OF_TOOL, WARNING, UNKNOWN_LINE, HARMLESS)
+"""Kinds that a program outlives if it says that it has done its work."""
 
 ERROR_LIKE = re.compile(
-    r"\b\w*(Error|Exception)\b(?! ?[=:] ?[\d.]+\b| rate)|\b\w+Failed\b"
-    r"|(?<!\b0 )\b(errors?|fatal|failed|failure|killed|terminated|evicted|abort\w*|panic|denied|mismatch)\b"
-    r"(?! ?[=:] ?[\d.]+\b| rate)|\bE\d{4} ",
+    r"\b\w*(Error|Exception)\b(?! ?[=:] ?[\d.]+\b|[ |]{1,12}\d+\.\d| rate)|\b\w+Failed\b"
+    r"|(?<!\b0 )\b(errors?|fatal|failed|failure|killed|terminated|evicted|abort\w*|panic|denied|mismatch)\b(?!-)"
+    r"(?! ?[=:] ?[\d.]+\b|[ |]{1,12}\d+\.\d| rate)|\bE\d{4} ",
     re.IGNORECASE,
 )
-_FROM_OUTSIDE = re.compile(
+FROM_OUTSIDE = re.compile(
     r"\bXid\b|\bECC\b|\bDBE\b|fallen off the bus|NVLink|NVRM|NCCL WARN|\boom\b|\boom[-_]|OOMKilled"
     r"|Out of memory: Kill|Memory cgroup|OutOfMemoryHandler|^(slurmstepd|srun|sbatch|salloc): "
-    r"|DUE TO |JobState=|Evicted|[Pp]reempt|NotReady",
+    r"|DUE TO |JobState=|Evicted|[Pp]reempt|NotReady|\bmlx5\b",
 )
 """Pattern of lines of a kernel, an engine or a scheduler: they say why a process ended."""
+TOOL = re.compile(
+    r"(?:[\w./-]+: (?:line )?\d+: )?[a-z./][\w./+-]{0,40}: .*"
+    r"(?:No such file or directory|Permission denied|No space left on device|Is a directory"
+    r"|(?:command )?not found|Read-only file system|No such process)$"
+)
+"""Pattern of a message of a shell or of a tool such as `cp`."""
 
 
 @dataclass(slots=True)
@@ -102,6 +111,8 @@ class Raised:
     frames: tuple[Frame, ...] = ()
     is_leaf: bool = False
     """True for an exception within a group."""
+    ends_program: bool = False
+    """True if nothing caught it: its traceback begins at the top of a module."""
 
     @property
     def own_frame(self) -> Frame | None:
@@ -151,6 +162,8 @@ class _Traceback:
     indent: int = 2
     """Indentation of its frames; 0 if a log has lost it."""
     wants_code: bool = False
+    is_of_program: bool = False
+    """True if its outermost frame is the top of a module."""
 
 
 class TracebackReader:
@@ -220,13 +233,19 @@ class TracebackReader:
             return True
 
         pattern = _AT_THE_END if traceback.has_header else _ALONE
-        return _raised(pattern.match(stripped), tuple(traceback.frames))
+        raised = _raised(pattern.match(stripped), tuple(traceback.frames))
+        if isinstance(raised, Raised) and len(raised.frames) > 1:  # one frame: a `try` of a module
+            raised.ends_program = traceback.is_of_program
+
+        return raised
 
     def _add(self, traceback: _Traceback | None, frame: re.Match[str], key: object) -> bool:
         if traceback is None and len(self._open) < MAX_OPEN:
             traceback = self._open[key] = _Traceback()
         if traceback is not None:
             function = (frame[4] or "").strip()[:_MAX_TEXT]
+            if not traceback.frames and traceback.has_header:
+                traceback.is_of_program = function == "<module>"
             traceback.frames.append(Frame(frame[2][-_MAX_TEXT:], int(frame[3][:9]), function))
             traceback.indent = len(frame[1])
             traceback.wants_code = True
@@ -289,6 +308,12 @@ class Candidate:
         return any(member.raised and member.raised.frames for member in self.members)
 
     @property
+    def ends_program(self) -> bool:
+        """True for an exception that nothing caught, so that its program ended."""
+        is_logged = self.is_harmless or self.is_warning
+        return self.raised is not None and self.raised.ends_program and not is_logged
+
+    @property
     def kind(self) -> int:
         """Return what it is; the likelier a kind is the cause, the lower.
 
@@ -298,6 +323,8 @@ class Candidate:
         is_exception = self.raised is not None and not self.is_mention
         if self.is_harmless:
             return HARMLESS
+        if self.is_consequence and self.rule is SUMMARY:
+            return UNKNOWN_LINE
         if self.is_consequence:
             return CONSEQUENCE if is_exception else LINE_OF_CONSEQUENCE
         if self.is_warning:
@@ -310,11 +337,12 @@ class Candidate:
             return SYMPTOM if is_exception else LINE_OF_SYMPTOM
         if is_exception:
             return EXCEPTION
-
-        is_from_outside = self.line.source == "platform" or _FROM_OUTSIDE.search(self.line.text)
+        is_from_outside = self.line.source == "platform" or FROM_OUTSIDE.search(self.line.text)
         if is_from_outside:
             return LINE_FROM_OUTSIDE
 
+        if TOOL.match(self.line.text):
+            return LINE_OF_TOOL
         if ERROR_LIKE.search(self.line.text):
             return ERROR_LINE
 
@@ -324,7 +352,7 @@ class Candidate:
     def score(self) -> tuple[int, int]:
         """Return the sort key: the most likely cause first, which is the last of mere lines."""
         kind = self.kind
-        if kind in (ERROR_LINE, LINE):
+        if kind in (ERROR_LINE, LINE) and self.raised is None:
             return kind, -self.order
 
         return kind, self.order

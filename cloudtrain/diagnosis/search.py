@@ -10,11 +10,23 @@ from collections import deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 
+from cloudtrain.diagnosis.aftermath import (
+    End,
+    end_of,
+    explains,
+    is_late,
+    is_of_another,
+    is_teardown,
+)
 from cloudtrain.diagnosis.candidates import (
     ERROR_LIKE,
     ERROR_LINE,
     GROUP,
+    HARMLESS,
     LINE,
+    LINE_OF_TOOL,
+    NOT_FATAL,
+    WARNING,
     Candidate,
     Consequence,
     Raised,
@@ -22,7 +34,7 @@ from cloudtrain.diagnosis.candidates import (
 )
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rule import Rule
-from cloudtrain.diagnosis.rules import RULES, rule_of
+from cloudtrain.diagnosis.rules import RULES, SUMMARY, rule_of
 
 MAX_SHAPES = 3_000
 """Maximum number of distinct lines whose rules are remembered."""
@@ -45,14 +57,17 @@ _MAX_MESSAGE = 4_000
 _SHAPE = re.compile(r"0x[0-9a-f]+|\d+")
 _INFORMATION = re.compile(
     r"\bNCCL INFO\b|\[(INFO|DEBUG)\]|(?<![=_])\b(INFO|DEBUG)\b[ :|-]"
-    r"|^wandb: ERROR Failed to sample metric|^Exception in thread "
+    r"|^wandb: ERROR Failed to sample metric|^Exception (in thread |ignored in\b)"
 )
 _GOES_ON = re.compile(
     r"[Rr]etrying\b|retry loop|[Ww]ill (be )?retr(y|ied)|\[Retry \d+/|[Aa]ttempt \d+ (of|/)"
-    r"|[Ff]alling back|\b[Ss]kip(ping|ped)\b(?!.*loss scale)|\b[Ii]gnor(ing|ed)\b|; using |\b[Uu]sing .{1,80} instead"
+    r"|[Ff]alling back|\b[Ss]kip(ping|ped)\b(?!.*loss scale)|\b[Ii]gnor(ing|ed)\b(?! in)"
+    r"|; using |\b[Uu]sing .{1,80} instead"
     r"|, trying |\b[Tt]rying (again|another)|[Cc]ontinuing\b|built? .{0,20}again"
 )
 """Pattern of a line that shows that the program continues after a failure."""
+_RESTARTED = re.compile(r"[Ww]ill restart worker group|\brestarting (the )?(ranks?|workers?)\b")
+"""Pattern of a line of a launcher that starts all ranks again."""
 _WARNING = re.compile(
     r"\bWARN(ING)?\b|\b\w*Warning:|^\[?W[\d:. ]|\bwarning:|\bpip's dependency resolver\b"
     r"|, but you have \S+ \S+ which is incompatible",
@@ -66,10 +81,10 @@ _LOGGED_WARNING = re.compile(
 _HARMLESS = re.compile(
     r"\b(User|Future|Deprecation|PendingDeprecation|Runtime|Import|Syntax|Resource)Warning: "
     r"|\bpip's dependency resolver\b|, but you have \S+ \S+ which is incompatible"
-    r"|errno: 97 - Address family not supported"
+    r"|errno: 97 - Address family not supported|^CUDA kernel errors might be asynchronously"
 )
 """Pattern of a warning that never is the cause of an end."""
-_FATAL_WARNING = re.compile(r"NCCL WARN|NVRM|Xid|worker died or was killed|^\[W\S* ?socket\.cpp")
+_FATAL_WARNING = re.compile(r"NCCL WARN|NVRM|Xid|worker died or was killed")
 _HARDWARE = re.compile(r"\bXid\b|\bECC\b|\bDBE\b|fallen off the bus|NVLink")
 """Pattern of a line about broken hardware, which a rank may outlive for some steps."""
 _PROGRESS = re.compile(
@@ -83,6 +98,11 @@ _DONE = re.compile(
     r"|\b(saved|wrote) (the )?model\b|\bmodel (saved|written)\b",
     re.IGNORECASE,
 )
+_EXIT_0 = re.compile(r"\bexit(ing|ed)?( with)?( code)? 0\b", re.IGNORECASE)
+_LOGGED_EXCEPTION = re.compile(
+    r"\W?(INFO|DEBUG)\W+(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): "
+)
+"""Pattern of an exception that is logged as information."""
 _DIRECT = "The above exception was the direct cause"
 _CONTEXT = "During handling of the above exception"
 _MENTIONED = re.compile(r"(?<![\w.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): ([^ ].*)")
@@ -133,6 +153,9 @@ class _Rank:
     has_warned: bool = False
     """True if the line before was a warning: a traceback after it was caught."""
     is_caught: bool = False
+    end: End = End.NONE
+    is_restarted: bool = False
+    """True if a launcher starts it again: progress then outlives anything."""
 
 
 class Search:
@@ -150,6 +173,12 @@ class Search:
         self._thrown: tuple[_Rank, str] | None = None
         """Rank and name of an exception of C++ whose message comes next."""
         self._order = 0
+        self._end = End.NONE
+        """End of any rank."""
+        self._has_failed = False
+        """True once any line showed a failure."""
+        self._has_cause = False
+        """True once a rule or an exception named one."""
         self._shapes: dict[str, Rule | None] = {}
         self._late: deque[Candidate] = deque(maxlen=MAX_LAST_CHECKED)
         self._ranks: dict[tuple[int | None, int | None], _Rank] = {}
@@ -188,7 +217,7 @@ class Search:
         if node is None and self._header:
             candidates.append(self._header)
         for candidate in candidates:
-            if candidate.kind in (ERROR_LINE, LINE):
+            if candidate.kind in (ERROR_LINE, LINE, LINE_OF_TOOL):
                 candidate.is_harmless = self._order - candidate.order > OLD_LINES
 
         return min(candidates, key=lambda candidate: candidate.score, default=None)
@@ -217,13 +246,19 @@ class Search:
             self._read_frame(rank, line)
             return  # the code of a frame may contain any word
 
-        if self._thrown and (message := _WHAT.match(line.text)):
-            thrower, name = self._thrown
-            thrower.candidates.pop(thrower.latest, None)
-            raised = Raised(name, message[1][:500])
+        if message := _WHAT.match(line.text):
+            if self._thrown is None and self._has_cause:
+                return
+            if self._thrown is not None:
+                thrower, name = self._thrown
+                thrower.candidates.pop("aborted", None)
+                thrower.end = self._end = End.NONE
+                raised = Raised(name, message[1][:500])
 
         thrown = _THROWN.search(line.text)
-        self._thrown = (rank, thrown[1]) if thrown else None
+        self._thrown = None
+        if thrown and not self._has_cause:
+            self._thrown = (rank, thrown[1])
         rank.has_warned = bool(_LOGGED_WARNING.match(line.text))
 
         if isinstance(raised, Raised):
@@ -269,9 +304,12 @@ class Search:
             self._chain(candidate, rank.led_by, is_direct=rank.is_led_directly)
             rank.led_by = None
 
-        group = rank.candidates.get("exception")
-        if raised.is_leaf and group and group.raised and GROUP.search(group.raised.name):
-            self._chain(group, candidate, is_direct=True)
+        before = rank.candidates.get("exception")
+        if raised.is_leaf and before and before.raised and GROUP.search(before.raised.name):
+            self._chain(before, candidate, is_direct=True)
+            return
+        is_of_another = not candidate.has_frames or (before is not None and before.ends_program)
+        if before and is_of_another and not candidate.chain:
             return
 
         rank.last_exception = candidate
@@ -285,13 +323,23 @@ class Search:
 
     def _is_progress(self, rank: _Rank, line: Evidence) -> bool:
         """Return True for a line of progress, or one that says that the program goes on."""
+        if _RESTARTED.search(line.text):
+            for each in self._ranks.values():
+                each.is_restarted = True
+            return True
+
         if _GOES_ON.search(line.text):
             if self._order - rank.latest_order <= 2:
                 rank.candidates.pop(rank.latest, None)
+                self._forget_end(rank)
+            return True
+
+        if line.rank is not None and _EXIT_0.search(line.text):
+            self._outlive(rank)
             return True
 
         if _DONE.search(line.text) and not ERROR_LIKE.search(line.text):
-            self._outlive(rank)
+            self._drop(rank, NOT_FATAL)
             return True
 
         if not _PROGRESS.search(line.text) or ERROR_LIKE.search(line.text):
@@ -300,7 +348,7 @@ class Search:
         if position not in rank.positions:
             rank.positions.append(position)
             rank.progress += 1
-            rank.candidates.pop("harmless", None)
+            self._drop(rank, (WARNING, HARMLESS))
 
             if rank.progress >= PROGRESS_LINES:
                 self._outlive(rank)
@@ -312,11 +360,33 @@ class Search:
         rank.outlived = self._order
         rank.open = rank.message = rank.led_by = None
         for key, candidate in list(rank.candidates.items()):
-            if not _HARDWARE.search(candidate.line.text):
+            is_final = candidate.ends_program and not rank.is_restarted
+            if not is_final and not _HARDWARE.search(candidate.line.text):
+                del rank.candidates[key]
+
+        self._forget_end(rank)
+
+    def _forget_end(self, rank: _Rank) -> None:
+        """Take note that a rank goes on."""
+        rank.end = self._end = End.NONE
+        if self._has_failed:
+            self._has_failed = any(each.candidates for each in self._ranks.values())
+            self._has_cause = self._has_failed
+
+    def _drop(self, rank: _Rank, kinds: Container[int]) -> None:
+        """Take candidates of these kinds out."""
+        for key, candidate in list(rank.candidates.items()):
+            if candidate.kind in kinds and candidate.rule is not SUMMARY:
                 del rank.candidates[key]
 
     def _read_other(self, rank: _Rank, line: Evidence) -> None:
-        if _INFORMATION.search(line.text[:160]):
+        is_information = _INFORMATION.search(line.text[:160]) is not None
+        if is_information and not _LOGGED_EXCEPTION.match(line.text):
+            return
+        if (self._has_failed and is_teardown(line.text)) or (
+            self._has_cause and is_of_another(line.text)
+        ):
+            self.last_lines.append(line)
             return
         goes_on = rank.open is not None and self._order - rank.open.order <= MESSAGE_LINES
         is_error_like = bool(ERROR_LIKE.search(line.text))
@@ -331,7 +401,8 @@ class Search:
             self.last_lines.append(line)
         if rule is None and (goes_on or is_warning or not is_error_like):
             return
-        if rank.open and goes_on and rule and not rule.is_consequence and not is_warning:
+        is_cause = rule is not None and not rule.is_consequence and not is_warning
+        if rank.open and goes_on and is_cause and explains(line, rank.open):
             explained = rank.open
             explained.chain.append(Candidate(line, self._order, rule=rule))
             explained.explain()
@@ -365,6 +436,20 @@ class Search:
             if candidate.line.rank is not None and len(consequence.ranks) < MAX_RANKS:
                 consequence.ranks.add(candidate.line.rank)
 
+        end = rank.end
+        if candidate.line.rank is None or candidate.is_consequence:
+            end = max(end, self._end)
+        if is_late(candidate, end):
+            self.last_lines.append(candidate.line)
+            return
+
+        rank.end = max(rank.end, end_of(candidate))
+        self._end = max(self._end, rank.end)
+        if not candidate.is_harmless and not candidate.is_warning:
+            self._has_failed = True
+            is_named = rule is not None or candidate.raised is not None
+            self._has_cause = self._has_cause or is_named
+
         if candidate.is_harmless:
             key = "harmless"
             replaces = True
@@ -373,7 +458,7 @@ class Search:
             replaces = True
         else:
             key = rule.name if rule else "line"
-            replaces = rule is None
+            replaces = False
 
         rank.latest = key
         says_little = rule is None or rule.is_symptom

@@ -55,6 +55,45 @@ NOISE = {
 }
 """Harmless lines of logs by kind."""
 
+ENDINGS = {
+    "a script that copies": ("cp: cannot stat 'out/model.pt': No such file or directory",),
+    "a script that prints": ("cat: results.json: No such file or directory",),
+    "a script without a program": ("run.sh: line 12: notify: command not found",),
+    "a full disk for a copy of the log": ("tee: output.log: No space left on device",),
+    "a shell's word": ("Aborted (core dumped)",),
+    "a library that is unloaded": (
+        "terminate called after throwing an instance of 'c10::Error'",
+        "  what():  CUDA error: driver shutting down",
+    ),
+    "a tracker that is refused": (
+        "wandb: ERROR Error while calling W&B API: permission denied (<Response [403]>)",
+    ),
+    "a tracker's last words": (
+        "wandb: Run history:",
+        "wandb: Synced 5 W&B file(s), 0 media file(s), 0 artifact file(s) and 0 other file(s)",
+    ),
+    "an upload that is refused": (
+        "upload failed: ./out to s3://bucket/out An error occurred (AccessDenied) when calling the"
+        " PutObject operation: Access Denied",
+    ),
+    "words of success": ("Run completed", "Saved model to /tmp/out", "Training finished."),
+    "an installation": ("Successfully installed numpy-1.26.0",),
+    "a destructor": (
+        "Exception ignored in: <function Popen.__del__ at 0x7f1c>",
+        "Traceback (most recent call last):",
+        '  File "/usr/lib/python3.10/subprocess.py", line 1130, in __del__',
+        "    self._internal_poll(_deadstate=_maxsize)",
+        "AttributeError: 'NoneType' object has no attribute 'maxsize'",
+    ),
+    "torchrun": (
+        "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0 (pid:"
+        " 41) of binary: /usr/bin/python",
+    ),
+    "Slurm": ("srun: error: node1: task 0: Exited with exit code 1",),
+    "SageMaker": ("sagemaker-training-toolkit ERROR    ExecuteUserScriptError:", "ExitCode 1"),
+}
+"""Lines that other programs print behind a failure, by kind."""
+
 TRAINING = tuple(f"step {step} loss {5 - step / 10:.2f} lr 0.001" for step in range(1, 6))
 
 

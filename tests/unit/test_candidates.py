@@ -7,7 +7,7 @@ import pytest
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rules import signal_of
-from tests.support.failure_reports import TRAINING, diagnosed
+from tests.support.failure_reports import ENDINGS, TRAINING, diagnosed
 
 LIBRARY = "/opt/conda/lib/python3.11/site-packages"
 HEADER = "Traceback (most recent call last):"
@@ -336,3 +336,40 @@ def test_what_is_tried_again_is_not_the_cause_and_the_last_try_is() -> None:
         rule_of(tried, "requests.exceptions.ConnectionError: Max retries exceeded with url: /")
         != "none"
     )
+
+
+UNCAUGHT = [
+    HEADER,
+    '  File "/app/train.py", line 40, in <module>',
+    "    main()",
+    '  File "/app/train.py", line 12, in main',
+    "KeyError: 'k'",
+]
+UNCAUGHT_HEADLINE = "the program raised KeyError: 'k' (/app/train.py:12)"
+
+
+@pytest.mark.parametrize("ending", [*ENDINGS.values(), TRAINING])
+def test_an_exception_that_nothing_caught_stays_the_cause(ending: tuple[str, ...]) -> None:
+    assert diagnosed([*UNCAUGHT, *ending]).headline == UNCAUGHT_HEADLINE
+
+
+def test_an_exception_that_another_program_raises_later_is_not_the_cause() -> None:
+    upload = [HEADER, '  File "/app/upload.py", line 3, in <module>', "OSError: no route to host"]
+    assert diagnosed([*UNCAUGHT, *upload]).headline == UNCAUGHT_HEADLINE
+
+
+def test_ranks_that_are_started_again_outlive_an_exception() -> None:
+    restart = "[default] Worker group FAILED. 3/3 attempts left; will restart worker group"
+    assert diagnosed([*UNCAUGHT, restart, *TRAINING]).headline == ""
+
+
+def test_an_exception_that_is_logged_as_information_is_one() -> None:
+    line = "[INFO] RuntimeError: cuDNN Frontend error: No execution plans support the graph."
+    assert diagnosed([line]).headline == (
+        "the program raised RuntimeError: cuDNN Frontend error: No execution plans support the graph."
+    )
+
+
+def test_a_rank_that_exits_with_code_0_has_not_failed() -> None:
+    lines = ["[rank0]: received SIGTERM: saving step 5", "[rank0]: leaving with exit code 0"]
+    assert diagnosed(lines).rule is None

@@ -23,6 +23,7 @@ from cloudtrain.diagnosis.log_text import MAX_CHARS, read_log
 from cloudtrain.diagnosis.rule import Rule
 from cloudtrain.diagnosis.rules import RULES, hint_for_message
 from tests.support.failure_reports import (
+    ENDINGS,
     NOISE,
     healthy_logs,
     is_told_to_have_failed,
@@ -80,6 +81,17 @@ def test_harmless_lines_in_front_of_a_report_change_little(kind: str, training: 
     diagnoses = [diagnosed(*with_noise(report, kind, training=training)) for report in sample]
     outcomes = list(map(judge, sample, diagnoses))
     assert sum(outcome.is_right for outcome in outcomes) >= 0.97 * len(sample)
+
+
+@pytest.mark.parametrize("kind", ENDINGS)
+def test_lines_behind_a_report_change_little(kind: str) -> None:
+    sample = right_reports("public_failures.txt")
+    same = 0
+    for report in sample:
+        before = diagnosed(*report.lines)
+        after = diagnosed(*report.lines, *ENDINGS[kind])
+        same += (before.rule, before.headline) == (after.rule, after.headline)
+    assert same >= 0.94 * len(sample)
 
 
 def test_reports_held_back_are_mostly_right_and_seldom_misleading() -> None:

@@ -102,6 +102,9 @@ RULES: tuple[Rule, ...] = tuple(
 )
 """Rules in the order in which they explain a line: a cause, then a symptom, a consequence."""
 
+SUMMARY = next(rule for rule in RULES if rule.name == "launcher-summary")
+"""The rule of a launcher's last words, which say less than any error line before them."""
+
 
 def hint_for(cause: Cause) -> str | None:
     """Return a remedy for a root cause, or None. The reporter may have given one."""

@@ -378,7 +378,9 @@ CONSEQUENCES = (
             r"CrashLoopBackOff|MPI_ABORT was invoked|[Ee]xit ?[Cc]ode:? [1-9]\d*\b",
             r"Failed to run \[|(Ray)?ActorDiedError|RayActorError|WorkerCrashedError",
             r"The actor (died|is dead) |Worker exit type: (SYSTEM|USER)_ERROR",
-            r"worker\.status\.FAILED|TrainingFailedError|JobState=FAILED",
+            r"worker\.status\.FAILED|TrainingFailedError|JobState=FAILED|Root Cause \(first observed",
+            r"Program failed with code [1-9]|Trial task failed for trial",
+            r"Unhandled error \(suppress with 'RAY_|^\s*raise failure$",
         ),
         cause="a launcher says that one of its processes failed",
         remedy=(
