@@ -125,7 +125,7 @@ def notes(plan: Plan) -> list[str]:
     if "CheckpointConfig" not in plan.request.document:
         messages.append(
             "aws.request removes CheckpointConfig: what a job saves in CLOUDTRAIN_CHECKPOINT_DIR is"
-            " gone with its machine, and a restart begins anew"
+            " gone with its machine, and a restart has no checkpoint"
         )
 
     keep = plan.spec.checkpoints.keep
