@@ -206,6 +206,7 @@ BY_WORDS: tuple[tuple[str, ErrorKind], ...] = (
     (r"claims[- ]challenge|MFA is required", _PROOF),
     (r"token.{0,60}(is|has|was)? ?expired|lifetime validation failed", EXPIRED),
     (r"access token is from the wrong issuer", _WRONG_TENANT),
+    (r"server failed to authenticate the request", _SIGNATURE),
     (r"does not have authorization to perform action|permissions for \S+ actions", _NO_ROLE),
     (
         r"unknown compute target|compute not found",
