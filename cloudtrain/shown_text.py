@@ -1,4 +1,4 @@
-"""Text as it is shown: secrets masked, and characters escaped that control or reorder it."""
+"""Text for people: secrets masked, and characters escaped that control or reorder it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ FILE = "confirmed.jsonl"
 
 
 def redirections(settings: Settings, provider: str) -> dict[str, str]:
-    """Return what the folder says of the account, by key; empty where nothing is sent anywhere."""
+    """Return what the folder says of the account, by key; empty for a job on this machine."""
     if not declaration_of(provider).is_remote:
         return {}
 
@@ -50,7 +50,7 @@ def is_confirmed(settings: Settings, redirected: Mapping[str, str]) -> bool:
 
 
 def confirm(settings: Settings, redirected: Mapping[str, str]) -> None:
-    """Remember that the user has confirmed these values; if the disk refuses, it is asked again."""
+    """Remember that the user has confirmed these values; if the disk refuses, they are asked for again."""
     data_dir = Path(settings["data_dir"])
     line = json.dumps([str(settings.folder.resolve()), dict(redirected)])
     with suppress(OSError, StorageError):

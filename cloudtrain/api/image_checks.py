@@ -1,7 +1,7 @@
 """Checks of a plan's image before it is built or pulled: its Python, its CUDA, what it copies.
 
 The rule for machines and containers is one for all images: AWS's, Microsoft's, ours and the user's.
-What an image's name does not say is not checked.
+Facts that an image's name lacks are not checked.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _WITHOUT_TORCH = re.compile(r"(^|/)nvidia/cuda:")
 
 
 class _Judged(NamedTuple):
-    """An image as far as it is known."""
+    """Known facts of an image."""
 
     facts: ImageFacts
     source: str
-    """What says so: an address, or `FROM address`."""
+    """Source of the facts: an address, or `FROM address`."""
     brings_torch: bool = True
     """False if the job or a Dockerfile may install a torch with another CUDA."""
 
@@ -255,7 +255,7 @@ def _image_path(plan: Plan) -> Keys:
 
 
 def _machine_path(plan: Plan) -> Keys:
-    """Return the field that chose the image, or else the one that chose the machines."""
+    """Return the field that chose the image, or else the field of the machines."""
     if plan.where("image"):
         return _image_path(plan)
     if plan.target.provider in plan.spec.resources.instance:

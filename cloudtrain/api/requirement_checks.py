@@ -31,7 +31,7 @@ NOT_INSTALLED = "is not read: nothing of it is installed"
 
 INDEX_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
 INDEX_TABLES = (("uv", "index"), ("poetry", "source"), ("pdm", "source"))
-"""Tool and key of its own indexes in pyproject.toml."""
+"""Tool and key of its indexes in pyproject.toml."""
 
 USUAL_MINORS = range(10, 15)
 """Versions 3.x that a job may meet."""
@@ -113,7 +113,7 @@ def _is_requirement(line: str) -> bool:
 
 
 def _path_problem(root: Path, place: str, line: str) -> tuple[str, str] | None:
-    """Return the problem with a local path. `line`: as it is written."""
+    """Return the problem with a local path. `line`: its text."""
     path = Path(re.sub(r"\[[^\]]*\]$", "", place))
     below = os.path.relpath(path, root.resolve())
     if below.startswith(".."):
@@ -200,7 +200,7 @@ def _unread_tables(plan: Plan, root: Path, requested: Requested) -> Iterator[Iss
     try:
         document = read_toml(root / PROJECT)
     except (InvalidRequirements, OSError):
-        return  # it is no list of ours
+        return  # the list is not ours
 
     project = _table(document, "project")
     yield from _requires_python(plan, str(project.get("requires-python") or ""))

@@ -1,7 +1,7 @@
-"""What is printed after a failure: the rest of its message, then shells, tools and launchers.
+"""Lines after a failure: the rest of its message, then shells, tools and launchers.
 
 An exception, or a signal, ends its program. Lines of the same rank after that are of another
-program: a script that goes on, a tracker that says goodbye. None of them is the cause.
+program: a script that continues, a tracker that says goodbye. None of them is the cause.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cloudtrain.diagnosis.candidates import FROM_OUTSIDE, TOOL, Candidate
 from cloudtrain.diagnosis.log_text import Evidence
 
 _UNFINISHED = (":", "{", "[", ",")
-"""Last characters of a message that goes on in the next line."""
+"""Last characters of a message that continues in the next line."""
 _CONTINUED = re.compile(r"\s|=> |nccl\w+: |Last error|Bootstrap : |NET/")
 """Pattern of a further line of a message."""
 _OF_ANOTHER = re.compile(r"(?:[\w./-]+: (?:line )?\d+: )?[a-z][\w./+-]{0,40}(?: failed)?: ")
@@ -23,7 +23,7 @@ _TEARDOWN = re.compile(r"\(core dumped\)$|^terminate called ")
 
 
 class End(IntEnum):
-    """What is known of the end of a rank."""
+    """Knowledge of the end of a rank."""
 
     NONE = 0
     REPORTED = 1

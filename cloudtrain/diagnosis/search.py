@@ -367,7 +367,7 @@ class Search:
         self._forget_end(rank)
 
     def _forget_end(self, rank: _Rank) -> None:
-        """Take note that a rank goes on."""
+        """Take note that a rank continues."""
         rank.end = self._end = End.NONE
         if self._has_failed:
             self._has_failed = any(each.candidates for each in self._ranks.values())

@@ -1,4 +1,4 @@
-"""What an image's name says: its Python, its CUDA or ROCm, and the processors it is built for. Pure.
+"""Facts in an image's name: its Python, its CUDA or ROCm, and the processors it is built for. Pure.
 
 Names are AWS's, Microsoft's and other makers': `py38`, `python:3.11`, `cu124`, `cuda12.6`. AWS's
 short names say no CUDA; the table `dlc.csv` has it.
@@ -41,7 +41,7 @@ After NVIDIA's release notes of CUDA 10.0 to 13.0; PyTorch's builds have no more
 
 
 class ImageFacts(NamedTuple):
-    """What is known of an image."""
+    """Known facts of an image."""
 
     python: Version = ()
     """Version of Python, `(3, 8)`; empty if unknown."""

@@ -18,10 +18,10 @@ _SHAPE = re.compile(
     r"(?P<end>\(\?:\(\?P<ps_d>/\)\|\$\)|\(\?P<ps_d>/\)|(?<!\[\^)/|)",
     re.DOTALL,
 )
-"""pathspec's expression: what may stand before, the pattern itself, and what may follow."""
+"""pathspec's expression: a possible text before, the pattern itself, and a possible text after."""
 
 _SLASH = re.compile(r"(?<!\[\^)/")
-"""A slash between two names, not the one of `[^/]`."""
+"""A slash between two names, unlike the slash of `[^/]`."""
 
 _TOKEN = re.compile(r"\\.|\[\^?\]?[^\]]*\]", re.DOTALL)
 """An escaped character, or a class."""

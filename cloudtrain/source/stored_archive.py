@@ -1,6 +1,6 @@
 """Check of a stored archive: its content must have the digest that its name promises.
 
-The name alone is no proof: a data folder can come with a repository. An archive that was checked is
+The name alone proves little: a data folder can come with a repository. An archive that was checked is
 not read again while size, times and place of the file are the same.
 """
 
@@ -62,7 +62,7 @@ def packed_entries(archive: Path) -> list[SourceEntry]:
 
 
 def _digest_of(file: IO[bytes]) -> str:
-    """Return the digest of the source in an archive; "" if it is none of ours."""
+    """Return the digest of the source in an archive; "" for a foreign one."""
     entries = _entries_of(file)
     if entries is None:
         return ""
@@ -71,7 +71,7 @@ def _digest_of(file: IO[bytes]) -> str:
 
 
 def _entries_of(file: IO[bytes]) -> list[SourceEntry] | None:
-    """Return all entries of an archive; None if it is none of ours."""
+    """Return all entries of an archive; None for a foreign one."""
     entries: list[SourceEntry] = []
     with (
         gzip.open(file) as stream,

@@ -1,4 +1,4 @@
-"""What the errors of AWS mean, and what to do: by code, and of a denial by who lacks what.
+"""Meanings and remedies of the errors of AWS: by code, and of a denial by who lacks what.
 
 Sources: "Common errors" of SageMaker's API, "Error responses" of S3, and "Troubleshoot access denied
 error messages" of IAM, which says which policy denies.
@@ -114,7 +114,7 @@ _DENIALS: tuple[tuple[str, str], ...] = (
 
 
 def hint_for(code: str, message: str, region: str) -> str | None:
-    """Return what to do about an error; None if nothing is known."""
+    """Return what to do about an error; None for an unknown one."""
     if code in _HINTS:
         return _HINTS[code].format(region=region)
     for words, hint in _HINTS_BY_WORDS:

@@ -25,7 +25,7 @@ _ABSENT = re.compile("NotFound|NoSuch|404|Malformed")
 
 
 class Lookup(NamedTuple):
-    """A thing, the call that tells of it, and what can be wrong with the answer."""
+    """A thing, the call that tells of it, and the possible faults of the answer."""
 
     question: Question
     fix: str

@@ -24,13 +24,13 @@ _LISTINGS = ("list_service_quotas", "list_aws_default_service_quotas")
 
 
 class Demand(NamedTuple):
-    """What a request needs of a quota."""
+    """Need of a request for a quota."""
 
     topic: str
     names: tuple[str, ...]
-    """Names of quotas, of which one must be large enough.
+    """Names of quotas: one must be large enough.
 
-    After "Amazon SageMaker AI endpoints and quotas": those of machines are `TYPE for USAGE`.
+    After "Amazon SageMaker AI endpoints and quotas": names for machines are `TYPE for USAGE`.
     """
     value: int
     setting: Keys
@@ -39,7 +39,7 @@ class Demand(NamedTuple):
 
 
 def quota_checks(cloud: AwsClient, things: Things) -> Iterator[Check]:
-    """Yield the checks of the quotas; that of their use, which is not asked, is the last."""
+    """Yield the checks of the quotas; their use, which is not asked, comes last."""
     demands = list(_demands(things))
     try:
         quotas = _quotas(cloud, {name for demand in demands for name in demand.names})

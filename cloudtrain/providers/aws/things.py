@@ -1,4 +1,4 @@
-"""What a request of SageMaker names: places in S3, keys, secrets, file systems, network, machines."""
+"""Things of a SageMaker request: places in S3, keys, secrets, file systems, network, machines."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Things:
 
     @property
     def machines(self) -> int:
-        """Machines at once: those of all parallel trials of a sweep."""
+        """Machines at once, of all parallel trials of a sweep together."""
         return self.plan.spec.machines
 
     @property

@@ -1,4 +1,4 @@
-"""What the errors of Azure mean, and what to do: by code, or by words where a code says nothing.
+"""Meanings and remedies of the errors of Azure: by code, or by words where a code is too wide.
 
 Sources: "Troubleshoot common Azure deployment errors", "Common REST API error codes" and "Blob service
 error codes" of storage, "Microsoft Entra authentication and authorization error codes", and "Secure

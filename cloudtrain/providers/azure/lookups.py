@@ -53,7 +53,7 @@ def data_checks(things: Things) -> Iterator[Check]:
 
 
 def _input(things: Things, item: Mapping[str, Any]) -> str:
-    """Return what is at an input, or at what its asset stands for."""
+    """Return the content of an input, or of the place behind its asset."""
     uri = item["path"]
     kind = item.get("type", "uri_folder")
     if not re.match("[a-z]+:/", uri):

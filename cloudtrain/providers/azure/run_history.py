@@ -1,7 +1,7 @@
 """Ask the run history of a workspace for a job: status, times, error, URLs of its nodes' logs.
 
 No public method of azure-ai-ml returns these, and what its private ones return changes between
-versions: the names of members are those of 1.32 or of 1.33. The service's own do not change.
+versions: 1.32 and 1.33 name the members differently. The service's own do not change.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 CLOUD_VARIABLE = "AZUREML_CURRENT_CLOUD"
-"""Variable by which Azure's SDK for machine learning chooses a cloud."""
+"""Variable with the cloud that Azure's SDK for machine learning uses."""
 
 METADATA_VARIABLE = "ARM_CLOUD_METADATA_URL"
 """Variable with an address that describes a cloud; the SDK prefers it to its own list."""

@@ -33,7 +33,7 @@ Resource = Mapping[str, Any]
 
 
 class NotCheckedError(Exception):
-    """No call tells the answer, or none that this caller may make. The message is the reason."""
+    """No call that this caller may make tells the answer. The message is the reason."""
 
 
 class Identity(NamedTuple):
@@ -47,7 +47,7 @@ class Identity(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class Things:
-    """A plan's request, the workspace to ask for its things, and what was seen of them so far."""
+    """A plan's request, the workspace to ask for its things, and the answers until now."""
 
     cloud: Workspace
     arm: ResourceManager
@@ -161,7 +161,7 @@ class Things:
     def _permissions(self, who: Identity, scope: str) -> tuple[list[Resource], list[Resource]]:
         """Return what somebody is granted at a scope, inherited and by groups too.
 
-        What roles with a condition grant comes second.
+        Grants of roles with a condition come second.
         """
         authorization = f"{scope}/providers/Microsoft.Authorization"
         if who is self.caller:
