@@ -50,7 +50,7 @@ def is_confirmed(settings: Settings, redirected: Mapping[str, str]) -> bool:
 
 
 def confirm(settings: Settings, redirected: Mapping[str, str]) -> None:
-    """Remember that the user has confirmed these values; if the disk refuses, they are asked for again."""
+    """Remember that the user has confirmed these values; if the disk refuses, the question returns."""
     data_dir = Path(settings["data_dir"])
     line = json.dumps([str(settings.folder.resolve()), dict(redirected)])
     with suppress(OSError, StorageError):

@@ -45,7 +45,7 @@ from cloudtrain.source.tree import (
 from cloudtrain.source.walk import WalkResult, unreadable, walk
 
 CHANGED_HINT = "run again; a log that is still written belongs elsewhere or in .cloudtrainignore"
-"""What to do if a file of the source changes, such as `train.log` of `submit 2>&1 | tee train.log`."""
+"""Remedy if a file of the source changes, such as `train.log` of `submit 2>&1 | tee train.log`."""
 
 MAX_SHOWN = 20
 """Maximum paths in a message about entries that cannot be archived."""

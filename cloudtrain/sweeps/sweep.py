@@ -50,7 +50,7 @@ class Sweep:
         self.definition: Definition = folder.definition()
         self._journal = SweepJournal(folder, SweepState.new(self.definition))
         self._has_begun = False
-        """Whether a driver was started from here, which may then be replaced."""
+        """True if a driver was started from here, which may then be replaced."""
 
     def __repr__(self) -> str:
         return f"<Sweep {self.id}: {self._journal.state.state}>"
