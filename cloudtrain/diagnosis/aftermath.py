@@ -70,19 +70,19 @@ def is_teardown(text: str) -> bool:
 
 def is_of_another(text: str) -> bool:
     """Return True for a line with the name of a program in front, which may be another one."""
-    if _CONTINUED.match(text) or FROM_OUTSIDE.search(text):
-        return False
+    return bool(_OF_ANOTHER.match(text)) and not _is_continued(text)
 
-    return bool(_OF_ANOTHER.match(text))
+
+def _is_continued(text: str) -> bool:
+    """Return True for a further line of a message, or a word of the kernel or an engine."""
+    return bool(_CONTINUED.match(text) or FROM_OUTSIDE.search(text))
 
 
 def explains(line: Evidence, candidate: Candidate) -> bool:
     """Return True if a line is of the message of the candidate above, or says why it ended."""
-    if _CONTINUED.match(line.text) or FROM_OUTSIDE.search(line.text):
-        return True
     if is_of_another(line.text):
         return False
-    if not candidate.has_frames:
+    if not candidate.has_frames or _is_continued(line.text):
         return True
 
     has_message = candidate.raised is not None and bool(candidate.raised.message)
