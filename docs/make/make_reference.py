@@ -240,29 +240,31 @@ def _job_variables() -> set[str]:
         return set(job_environment(job, context, Path(folder), {})) - INTERNAL
 
 
-def exit_codes() -> str:
-    """Return the page of exit codes, with the errors of each code."""
+def commands_page() -> str:
+    """Return the page of commands, and of exit codes with the errors of each."""
     kinds = {
         code: [kind.__name__ for kind in _errors() if kind.exit_code == code] for code in EXIT_CODES
     }
     rows = [
-        (f"{code}", meaning, ", ".join(f"[`{name}`](errors.md)" for name in kinds[code]))
+        (f"{code}", meaning, ", ".join(f"[`{name}`](python.md#errors)" for name in kinds[code]))
         for code, meaning in EXIT_CODES.items()
     ]
     listed = {kind.exit_code for kind in _errors()}
     if listed - set(EXIT_CODES):
         raise LookupError(f"exit codes without a meaning here: {sorted(listed - set(EXIT_CODES))}")
     parts = [
-        "Commands:\n",
+        commands(),
+        "## Exit codes\n",
+        "Of commands:\n",
         table(("code", "meaning", "errors in Python"), rows),
-        "Processes inside a job, in logs and failures:\n",
+        "Of processes inside a job, in logs and failures:\n",
         table(("code", "meaning"), [(str(code), meaning) for code, meaning in JOB_CODES.items()]),
     ]
-    return page("Exit codes", "\n".join(parts))
+    return page("Commands", "\n".join(parts))
 
 
-def errors_page() -> str:
-    """Return the page of exceptions, with meaning and exit code."""
+def python_page() -> str:
+    """Return the page of the Python API, and of exceptions with meaning and exit code."""
     rows = [
         (f"`{kind.__name__}`", f"`{kind.__bases__[0].__name__}`", str(kind.exit_code), first(kind))
         for kind in _errors()
@@ -271,9 +273,11 @@ def errors_page() -> str:
         "Every failure is an exception in Python, and a message and an exit code on the command"
         " line. A message says what is wrong, where (file, line and column of a spec), and why; its"
         " `hint` says what to do. With `--json` the same is one JSON object. Anything else that"
-        " ends in a traceback is a bug: please report it.\n\n"
+        " ends in a traceback is a bug: please report it.\n"
     )
-    return page("Errors", text + table(("error", "is a", "exit code", "meaning"), rows))
+    parts = [python(), "## Errors\n", text]
+    parts.append(table(("error", "is a", "exit code", "meaning"), rows))
+    return page("Python API", "\n".join(parts))
 
 
 def _errors() -> list[type[errors.CloudtrainError]]:
@@ -298,16 +302,14 @@ def trainer_options() -> str:
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
-    "commands.md": commands,
+    "commands.md": commands_page,
     "job-yaml.md": job_yaml,
     "settings.md": settings_page,
     "environment.md": environment,
-    "exit-codes.md": exit_codes,
-    "errors.md": errors_page,
     "failures.md": failures,
     "events.md": events_page,
     "infra.md": infra_page,
-    "python.md": python,
+    "python.md": python_page,
     "trainer-options.md": trainer_options,
 }
 

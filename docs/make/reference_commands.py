@@ -24,7 +24,7 @@ def commands() -> str:
         if command is None:
             raise LookupError(name)
         parts += _command(f"cloudtrain {name}", command, context)
-    return page("Commands", "\n".join(parts))
+    return "\n".join(parts)
 
 
 def _command(name: str, command: click.Command, parent: click.Context) -> list[str]:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import cloudtrain
-from reference_page import literal, page
+from reference_page import literal
 
 
 def python() -> str:
-    """Return the page of the names of `cloudtrain` and their methods."""
-    parts = ["Names of `import cloudtrain`; see also [errors](errors.md).\n"]
+    """Return the names of `cloudtrain` and their methods."""
+    parts = ["Names of `import cloudtrain`; [errors](#errors) are at the end.\n"]
     for name in cloudtrain.__all__:
         value = getattr(cloudtrain, name)
         if isinstance(value, type) and issubclass(value, Exception):
@@ -24,7 +24,7 @@ def python() -> str:
             for key, item in methods:
                 if inspect.isfunction(item):
                     parts += _described(f"{name}.{key}", item, level=3)
-    return page("Python API", "\n".join(parts))
+    return "\n".join(parts)
 
 
 def _described(name: str, value: Any, level: int = 2) -> list[str]:
