@@ -286,6 +286,9 @@ def _refuse(error: click.ClickException, argv: list[str]) -> int:
         write(error.format_message(), err=True)
         return UsageError.exit_code
 
+    if isinstance(error, click.BadParameter) and error.param:
+        error.message = _number_in_words(error.message, error.param.type)
+
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
     hint = None
@@ -293,6 +296,24 @@ def _refuse(error: click.ClickException, argv: list[str]) -> int:
         hint = f"{context.command_path} --help"
 
     return _fail(UsageError(message[:1].lower() + message[1:], hint=hint), argv)
+
+
+def _number_in_words(message: str, kind: click.ParamType) -> str:
+    """Return what is wrong with a whole number; the message of any other kind as it is.
+
+    click says that 'two' is not a valid integer range.
+    """
+    if not isinstance(kind, click.IntRange):
+        return message
+
+    expected = "a whole number"
+    if kind.max is not None:
+        expected += f" from {kind.min} to {kind.max}"
+    elif kind.min:
+        expected += f", {kind.min} or more"
+
+    value = message.partition(" is not ")[0]
+    return f"expected {expected}, got {value}"
 
 
 def _write_error(error: CloudtrainError, notes: Sequence[str] = ()) -> None:

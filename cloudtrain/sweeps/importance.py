@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from cloudtrain.sweeps.optuna_sampler import INSTALL, distributions_of, import_optuna, optuna_values
+from cloudtrain.extras import install_command
+from cloudtrain.sweeps.optuna_sampler import distributions_of, import_optuna, optuna_values
 from cloudtrain.sweeps.state import SweepState, Trial
 
 MIN_TRIALS = 4
@@ -35,7 +36,9 @@ def importance(state: SweepState) -> Importance:
     if len(samples) < MIN_TRIALS or len({value for _, value in samples}) < 2:
         return Importance({}, f"Too few trials with different values ({len(samples)})")
     if find_spec("optuna") is None or find_spec("sklearn") is None:
-        return Importance({}, f"fANOVA needs Optuna and scikit-learn: {INSTALL} scikit-learn")
+        return Importance(
+            {}, f"fANOVA needs Optuna and scikit-learn: {install_command('sweeps')} scikit-learn"
+        )
 
     shares = _fanova(state, samples)
     by_importance = dict(sorted(shares.items(), key=lambda item: -item[1]))

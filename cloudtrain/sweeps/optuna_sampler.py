@@ -8,15 +8,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
+from cloudtrain.extras import install_command
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Normal, Scalar
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.state import SweepState, Trial
 
 if TYPE_CHECKING:
     import optuna
-
-
-INSTALL = "pip install 'cloudtrain[sweeps]'"
 
 
 class OptunaSampler:
@@ -95,7 +93,7 @@ def import_optuna(user: str) -> Any:
         import optuna
     except ImportError as error:
         message = f"{user} needs Optuna, which is not installed ({error})"
-        raise UsageError(message, hint=INSTALL) from None
+        raise UsageError(message, hint=install_command("sweeps")) from None
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

@@ -15,6 +15,7 @@ from pathlib import Path
 from cloudtrain.api.trainer_arguments import trainer_issues
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import Issue, Keys, UsageError, warning
+from cloudtrain.extras import install_command
 from cloudtrain.planning.cost import HOUR, PRICE_UNKNOWN, SHORTEST_SECONDS, CostEstimate
 from cloudtrain.planning.plan import Plan, TrialRules
 from cloudtrain.providers import get_provider
@@ -231,7 +232,7 @@ def _engine(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     at = ("sweep", "engine")
     if sweep.engine != "native" and sweep.chosen_sampler == "tpe" and find_spec("optuna") is None:
         message = f"{sweep.chosen_sampler} chooses values by Optuna, which is not installed"
-        hint = "pip install 'cloudtrain[sweeps]', or method: random"
+        hint = f"{install_command('sweeps')}; or method: random"
         field = "sampler" if sweep.sampler else "method"
         yield Issue(("sweep", field), message, hint)
 
@@ -258,7 +259,7 @@ def _ray(plan: Plan) -> Iterator[Issue]:
         yield Issue(at, message, hint)
 
     if find_spec("ray") is None:
-        yield Issue(at, "needs Ray, which is not installed", "pip install 'cloudtrain[ray]'")
+        yield Issue(at, "needs Ray, which is not installed", install_command("ray"))
 
     if (address := os.environ.get("RAY_ADDRESS", "")).partition("://")[1]:
         message = f"needs its driver on a node of the cluster, and RAY_ADDRESS is {address}"

@@ -1,7 +1,7 @@
 """Classifies pictures in folders, train/CLASS/*.jpg and val/CLASS/*.jpg, with a small convolutional
 network.
 
-The input `pictures` has the folders; Pillow decodes them (`pip install "cloudtrain[images]"`).
+The input `pictures` has the folders; Pillow decodes them (in the clone: `pip install -e ".[images]"`).
 """
 
 from __future__ import annotations

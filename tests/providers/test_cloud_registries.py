@@ -14,6 +14,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import DENIED, CloudError, RefusedError, UsageError
+from cloudtrain.extras import install_command
 from cloudtrain.planning.reference import TOKEN_USER, RegistryImage, RegistryLogin
 from cloudtrain.providers.azure.sdk import registry_login
 from cloudtrain.providers.docker.images import inspect_image, login_for, require_image
@@ -139,7 +140,7 @@ def test_without_the_clouds_sdk_docker_login_does(
     monkeypatch.setitem(sys.modules, f"cloudtrain.providers.{name}", None)
     with pytest.raises(UsageError) as failed:
         login_for(host)
-    assert failed.value.hint == f'pip install "cloudtrain[{extra}]"; or docker login {host}'
+    assert failed.value.hint == f"{install_command(extra)}; or docker login {host}"
     config.write_text(json.dumps({"auths": {host: ME}}))
     assert login_for(host) == RegistryLogin("me", "secret")
 

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.errors import UsageError
+from cloudtrain.extras import install_command
 from cloudtrain.spec.search_space import (
     Choice,
     Dimension,
@@ -241,7 +242,7 @@ def test_without_optuna_only_what_learns_is_refused(monkeypatch: pytest.MonkeyPa
     suggester_of(definition_of(sampler="random"))
     with pytest.raises(UsageError, match="tpe needs Optuna") as caught:
         suggester_of(definition_of(sampler="tpe"))
-    assert caught.value.hint == "pip install 'cloudtrain[sweeps]'"
+    assert caught.value.hint == install_command("sweeps")
 
 
 @pytest.mark.parametrize(("earlier", "sampler"), [("qmc", "random"), ("gp", "tpe")])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloudtrain.errors import UsageError
+from cloudtrain.extras import install_command
 from cloudtrain.planning.target import CloudConfig
 from cloudtrain.runs.record import RunRecord
 
@@ -60,10 +61,9 @@ def connect(region: str, profile: str = "") -> AwsClient:
     try:
         from cloudtrain.providers.aws.client import aws
     except ImportError as error:
-        hint = 'pip install "cloudtrain[aws]"'
         raise UsageError(
             f"the aws provider needs boto3, which is not installed: {error}",
-            hint=hint,
+            hint=install_command("aws"),
         ) from None
 
     return aws(region, profile)

@@ -18,6 +18,7 @@ from pathlib import PurePosixPath
 from cloudtrain.catalog import partition_of
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import Issue, Keys
+from cloudtrain.extras import install_command
 from cloudtrain.planning.launch import TAG_PREFIX, dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.reference import ECR
@@ -96,7 +97,7 @@ def sdk_issues(plan: Plan) -> list[Issue]:
     """Return an issue if the job needs boto3, and it is not installed."""
     if plan.is_rehearsal or find_spec("boto3") is not None:
         return []
-    return [Issue((), "boto3 is not installed", 'pip install "cloudtrain[aws]"')]
+    return [Issue((), "boto3 is not installed", install_command("aws"))]
 
 
 def broken_rules(plan: Plan) -> list[Issue]:

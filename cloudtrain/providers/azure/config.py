@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
+from cloudtrain.extras import install_command
 from cloudtrain.planning.target import CloudConfig
 from cloudtrain.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
     from cloudtrain.runs.folder import RunFolder
-
-INSTALL = 'pip install "cloudtrain[azure]"'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,5 +55,5 @@ def connect(subscription: str, resource_group: str, name: str) -> Workspace:
         from cloudtrain.providers.azure.client import workspace
     except ImportError as error:
         message = f"the azure provider needs azure-ai-ml, which is not installed: {error}"
-        raise UsageError(message, hint=INSTALL) from None
+        raise UsageError(message, hint=install_command("azure")) from None
     return workspace(subscription, resource_group, name)

@@ -7,6 +7,7 @@ from typing import Any
 
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import CloudError, UsageError
+from cloudtrain.extras import install_command
 from cloudtrain.providers.azure.declaration import DECLARATION
 from cloudtrain.providers.infrastructure import Deployment, Infrastructure, SettingValue
 from cloudtrain.settings import Settings
@@ -93,7 +94,7 @@ def _properties(path: str) -> Mapping[str, Any] | None:
         from cloudtrain.providers.azure.sdk import ResourceManager
     except ImportError as error:
         message = f"this needs azure-ai-ml, which is not installed: {error}"
-        raise UsageError(message, hint='pip install "cloudtrain[azure]"') from error
+        raise UsageError(message, hint=install_command("azure")) from error
 
     resource = ResourceManager().find(path, _VERSION)
     if resource is None:

@@ -20,11 +20,12 @@ from typing import Any
 from cloudtrain.catalog import model
 from cloudtrain.catalog.machines import is_azure_size
 from cloudtrain.errors import Issue, Keys
+from cloudtrain.extras import install_command
 from cloudtrain.planning.launch import TAG_PREFIX, JobDocument
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import RequestForm, reserved_issues, without_removed
 from cloudtrain.providers.azure.account import format_issues
-from cloudtrain.providers.azure.config import INSTALL, AzureConfig
+from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import check_image_name
 from cloudtrain.providers.azure.request import (
     EARLY_TERMINATION,
@@ -252,7 +253,7 @@ def sdk_issues(plan: Plan) -> list[Issue]:
     if plan.is_rehearsal:
         return []
     if not _has_sdk():
-        return [Issue((), "azure-ai-ml is not installed", INSTALL)]
+        return [Issue((), "azure-ai-ml is not installed", install_command("azure"))]
 
     location = plan.target.config_as(AzureConfig).location or ""
     cloud = cloud_of(location)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cloudtrain.errors import UsageError
+from cloudtrain.extras import install_command
 
 if TYPE_CHECKING:
     from cloudtrain.providers.docker.engine import Engine
@@ -25,6 +26,6 @@ def docker_engine(seconds: float = ANSWER_SECONDS) -> Iterator[Engine]:
         from cloudtrain.providers.docker.engine import engine
     except ImportError as error:
         message = f"containers and images need Docker's SDK, which is not installed: {error}"
-        raise UsageError(message, hint='pip install "cloudtrain[docker]"') from None
+        raise UsageError(message, hint=install_command("docker")) from None
     with engine(seconds) as connection:
         yield connection

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError, SourceError, UsageError
+from cloudtrain.extras import install_command
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.recipe import LOCAL, Recipe, payload_archive, recipe_of
 from cloudtrain.planning.reference import (
@@ -149,7 +150,7 @@ def _acr_login(host: str) -> RegistryLogin:
     try:
         from cloudtrain.providers.azure.sdk import registry_login
     except ImportError as error:
-        hint = 'pip install "cloudtrain[azure]"'
+        hint = install_command("azure")
         raise UsageError(f"its registry needs azure-ai-ml: {error}", hint=hint) from None
     return registry_login(host)
 

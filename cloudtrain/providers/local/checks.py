@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import Issue, warning
+from cloudtrain.extras import install_command
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.local import machine
 from cloudtrain.providers.local.machine import GpuFacts, LocalConfig, PythonFacts
@@ -220,7 +221,7 @@ def _torch(plan: Plan, python: str) -> list[Issue]:
     if plan.spec.launcher == "none":
         return []
 
-    hint = 'pip install "cloudtrain[train]", or set CLOUDTRAIN_PYTHON to a Python that has torch'
+    hint = f"{install_command('train')}; or set CLOUDTRAIN_PYTHON to a Python that has torch"
     if python == sys.executable:
         has_torch = importlib.util.find_spec("torch") is not None
     else:

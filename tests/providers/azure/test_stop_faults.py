@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import NOTHING_STARTED, CloudError
+from cloudtrain.extras import install_command
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.messages import FaultKind
 from tests.providers.azure.operations import (
@@ -224,4 +225,4 @@ def test_without_the_sdk_one_can_plan_and_see_what_is_known(
     ):
         result = own_process.run(*words)
         assert (result.code, "Traceback" in result.err) == (code, False), result.err
-        assert 'pip install "cloudtrain[azure]"' in result.err
+        assert install_command("azure") in result.err
