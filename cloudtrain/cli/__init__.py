@@ -287,7 +287,8 @@ def _refuse(error: click.ClickException, argv: list[str]) -> int:
         return UsageError.exit_code
 
     if isinstance(error, click.BadParameter) and error.param:
-        error.message = _number_in_words(error.message, error.param.type)
+        said = _number_in_words(error.message, error.param.type)
+        error = click.BadParameter(said, error.ctx, error.param, error.param_hint)
 
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
@@ -298,7 +299,7 @@ def _refuse(error: click.ClickException, argv: list[str]) -> int:
     return _fail(UsageError(message[:1].lower() + message[1:], hint=hint), argv)
 
 
-def _number_in_words(message: str, kind: click.ParamType) -> str:
+def _number_in_words(message: str, kind: object) -> str:
     """Return what is wrong with a whole number; the message of any other kind as it is.
 
     click says that 'two' is not a valid integer range.

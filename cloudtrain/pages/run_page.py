@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -34,6 +35,9 @@ MAX_LINES = 20
 """Maximum lines of the log of a failed run."""
 MAX_LINE = 300
 MAX_TEXT = 1000
+
+_RANK_MARK = re.compile(r"^\[rank\d+\]: ?")
+"""Beginning of torch's own lines about an exception."""
 
 
 @dataclass(slots=True)
@@ -131,7 +135,12 @@ def failure_of(run: Run, state: RunState, progress: BytesRead | None = None) -> 
     if diagnosis.cause not in paragraphs[0] and paragraphs[0] not in diagnosis.cause:
         paragraphs.append(diagnosis.cause)
 
-    paragraphs += [f"{line.place}  {line.text}" for line in diagnosis.evidence]
+    for line in diagnosis.evidence:
+        if line.text in paragraphs[0]:
+            paragraphs.append(line.place)
+        else:
+            paragraphs.append(f"{line.place}  {line.text}")
+
     if diagnosis.remedy:
         paragraphs.append(f"What to do: {diagnosis.remedy}")
 
@@ -140,28 +149,39 @@ def failure_of(run: Run, state: RunState, progress: BytesRead | None = None) -> 
     if error:
         traceback = error.traceback or error.stack
 
-    last_lines = ""
+    rank = None
     if error and error.rank >= 0:
-        last_lines = last_lines_of(run, error.rank)
+        rank = error.rank
+
+    last_lines = last_lines_of(run, rank, told=traceback)
+    if not last_lines and not traceback:
+        last_lines = last_lines_of(run)
 
     return Failure(
         [text[:MAX_TEXT] for text in paragraphs],
         {
             "Traceback": traceback,
-            f"The last {MAX_LINES} lines": last_lines or last_lines_of(run),
+            "The last lines": last_lines,
         },
     )
 
 
-def last_lines_of(run: Run, rank: int | None = None) -> str:
-    """Return the last lines that a rank printed, or all ranks; empty if they cannot be read."""
+def last_lines_of(run: Run, rank: int | None = None, *, told: str = "") -> str:
+    """Return the last lines that a rank printed, or all ranks; empty if they cannot be read.
+
+    `told`: a traceback that the page has already, whose lines are left out.
+    """
     latest: list[str] = []
     with suppress(StorageError):
         lines = LogReader(run.folder).read_backward(unfinished=True)
         printed = (line for line in lines if not line.kind and rank in (None, line.rank))
         for line in islice(printed, MAX_LINES):
-            text = f"[{line.source or f'node {line.node}'}] {line.text}"
-            latest.append(text[:MAX_LINE])
+            text = _RANK_MARK.sub("", line.text).strip()
+            if not text or text in told:
+                continue
+
+            shown = f"[{line.source or f'node {line.node}'}] {line.text}"
+            latest.append(shown[:MAX_LINE])
 
     return "\n".join(reversed(latest))
 

@@ -112,6 +112,20 @@ def test_a_failed_run_carries_its_traceback_and_its_last_lines(tmp_path: Path) -
     assert last_lines.splitlines() == [f"[rank 1] line {at}{shown}" for at in range(30, 50)]
 
 
+def test_a_page_shows_a_traceback_once(tmp_path: Path) -> None:
+    cause = {"rank": 1, "node": 1, "time": START, "exception": "ValueError", "message": "no"}
+    traceback = 'File "a.py", line 3\n    raise ValueError("no")\nValueError: no'
+    error = events.Error(**cause, traceback=traceback)  # type: ignore[arg-type]
+    end = events.Ended(time=START + 500, state="failed", error=events.Cause(**cause))  # type: ignore[arg-type]
+    run = run_of(tmp_path, "digits-1", [*training(SUCCEEDED)[:-1], error, end])
+    (run.folder.path / "logs").mkdir(exist_ok=True)
+    lines = ["epoch 3", *(f"[rank1]: {line}" for line in traceback.splitlines())]
+    log = "".join(f"2026-11-21T02:04:34.447Z [rank 1] {line}\n" for line in lines)
+    (run.folder.path / "logs/node-1.log").write_text(log)
+    shown = [pre.text or "" for pre in parsed(page(run, START + 900)).iter("pre")]
+    assert shown == [traceback, "[rank 1] epoch 3"]
+
+
 def test_a_failed_run_says_why_and_what_to_do(tmp_path: Path) -> None:
     root = parsed(page_of(tmp_path, training(FAILED)))
     failure = root.find("body/div[@class='failure']")
