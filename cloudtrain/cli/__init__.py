@@ -49,6 +49,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "image": "Build the image that jobs run in, and push it.",
         "infra": "Print the template of an account; write its settings.",
         "schema": "Print the JSON Schema of job.yaml.",
+        "skill": "Print one page for a coding agent.",
         "completion": "Print the completion script of a shell.",
     },
 }

@@ -15,7 +15,7 @@ import yaml
 
 import cloudtrain
 import make_reference
-from cloudtrain.cli import cli
+from cloudtrain.cli import cli, skill
 from cloudtrain.settings import FILE_NAME, load_settings
 from pages import DOCS, ROOT, Block, all_blocks, anchors, blocks, commands, links, name_of, pages
 from tests.support.in_process import call
@@ -250,6 +250,14 @@ def test_a_command_that_is_shown_can_be_typed(command: str) -> None:
         assert (ROOT / script).exists()
     else:
         assert re.match(r"\w+=?", program)[0] in ELSEWHERE  # type: ignore[index]
+
+
+SKILL = re.findall(r"`(cloudtrain [a-z][^`]*)`", skill.PAGE.read_text())
+
+
+@pytest.mark.parametrize("command", SKILL)
+def test_a_command_for_agents_can_be_typed(command: str) -> None:
+    parse(cli, "cloudtrain", shlex.split(command)[1:])
 
 
 def parse(

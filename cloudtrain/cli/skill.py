@@ -1,0 +1,15 @@
+"""The command `skill`: how a coding agent uses cloudtrain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+PAGE = Path(__file__).with_name("skill.md")
+
+
+@click.command("skill", epilog="Example:\n\n  cloudtrain skill > AGENTS.md")
+def skill_command() -> None:
+    """Print one page for a coding agent: how to plan, rehearse, cap a cost, and read results."""
+    click.echo(PAGE.read_text(encoding="utf-8"), nl=False)
