@@ -14,7 +14,7 @@ from cloudtrain.diagnosis.log_text import Evidence
 
 _UNFINISHED = (":", "{", "[", ",")
 """Last characters of a message that continues in the next line."""
-_CONTINUED = re.compile(r"\s|=> |nccl\w+: |Last error|Bootstrap : |NET/")
+_CONTINUED = re.compile(r"\s|=> |nccl\w+: |Last error|(?:Bootstrap|Net) : |NET/")
 """Pattern of a further line of a message."""
 _OF_ANOTHER = re.compile(r"(?:[\w./-]+: (?:line )?\d+: )?[a-z][\w./+-]{0,40}(?: failed)?: ")
 """Pattern of a line with the name of a program in front, such as `wandb: ` or `upload failed: `."""

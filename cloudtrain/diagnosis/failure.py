@@ -24,7 +24,7 @@ from cloudtrain.diagnosis.log_text import (
     left_out_note,
 )
 from cloudtrain.diagnosis.rule import Restart, Rule
-from cloudtrain.diagnosis.rules import rule_of
+from cloudtrain.diagnosis.rules import rule_of, with_signal_name
 from cloudtrain.diagnosis.search import Search, shape
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogReader
@@ -44,7 +44,8 @@ BytesRead = Callable[[int, int], None]
 Confidence = Literal["high", "low", "none"]
 """Confidence of a diagnosis.
 
-`high`: a rule names the cause; `low`: only a symptom or a consequence; `none`: no rule.
+`high`: a pattern names the cause; `low`: only a symptom, a consequence, the place of an exception,
+or words that may have another cause, too; `none`: no rule.
 """
 
 MAX_LINES_OF_SUCCESS = 50_000
@@ -160,12 +161,13 @@ def diagnose_candidate(
 
     if rule is not None:
         cause = rule.cause
-        remedy = rule.remedy_for(_explained_text(candidate, rule))
-        confidence = "high"
+        text = _explained_text(candidate, rule)
+        remedy = rule.remedy_for(text)
+        confidence = "low"
         if rule.is_consequence:
             cause = f"the cause is not in what was read: {rule.cause}"
-        if rule.is_consequence or rule.is_symptom:
-            confidence = "low"
+        if not candidate.is_warning and rule.names_cause(with_signal_name(text)):
+            confidence = "high"
 
     if confidence != "high":
         last_lines = [line for line in search.last_lines if line not in lines]
@@ -220,13 +222,12 @@ def _message(raised: Raised) -> str:
 
 def _explained_text(candidate: Candidate, rule: Rule) -> str:
     """Return the line of the member that the rule explains."""
-    members = [member for member in candidate.members if member.rule is rule]
-    if members:
-        member = members[0]
-    else:
-        member = candidate
+    for member in candidate.members:
+        text = member.line.text + member.more
+        if rule.matches(with_signal_name(text)):
+            return text
 
-    return member.line.text + member.more
+    return candidate.line.text + candidate.more
 
 
 def _of_nothing_known(search: Search, notes: Sequence[str]) -> Diagnosis:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -29,19 +28,23 @@ class Rule:
 
     name: str
     """Stable name in lower case with hyphens: `gpu-out-of-memory`."""
-    patterns: tuple[str, ...]
-    """Regular expressions; at least one must match a line. Fast on hostile lines, too."""
+    patterns: tuple[str, ...] = ()
+    """Regular expressions of lines that name this cause. Fast on hostile lines, too."""
     places: tuple[str, ...] = ()
     """Regular expressions of `Raised.described`: an exception and its place.
 
     They identify a failure by its package or function, if no pattern matches.
     """
+    suggests: tuple[str, ...] = ()
+    """Regular expressions of lines that may have another cause, too."""
     unless: str = ""
     """Regular expression that must not match the same line."""
     cause: str
     """Cause: one sentence without its full stop."""
-    remedy: str | Callable[[str], str]
-    """Remedy: one sentence, or a function of the matching line."""
+    remedy: str
+    """Remedy: one sentence."""
+    remedies: tuple[tuple[str, str], ...] = ()
+    """Remedies of special cases: regular expression of a line, and the remedy with its groups."""
     restart: Restart = "after a change"
     source: str
     """Address of documentation or a discussion."""
@@ -52,9 +55,14 @@ class Rule:
 
     def matches(self, text: str) -> bool:
         """Return True if a line, or a message of several lines, shows this failure."""
-        if not _joined(self.patterns).search(text):
+        if not _joined(self.patterns + self.suggests).search(text):
             return False
         return not (self.unless and _compiled(self.unless).search(text))
+
+    def names_cause(self, text: str) -> bool:
+        """Return True if a line that matches has no other cause than this one."""
+        is_sure = not self.is_consequence and not self.is_symptom
+        return is_sure and any(_compiled(each).search(text) for each in self.patterns)
 
     def knows_place(self, described: str) -> bool:
         """Return True if an exception is known by the place where it was raised."""
@@ -62,10 +70,16 @@ class Rule:
 
     def remedy_for(self, text: str) -> str:
         """Return the remedy for the matching line."""
-        if isinstance(self.remedy, str):
-            return self.remedy
+        return fitting(self.remedies, text) or self.remedy
 
-        return self.remedy(text)
+
+def fitting(texts: tuple[tuple[str, str], ...], text: str) -> str:
+    """Return the first text whose expression is found, with the groups of that; empty if none is."""
+    for pattern, remedy in texts:
+        if match := _compiled(pattern).search(text):
+            return remedy.format(**match.groupdict())
+
+    return ""
 
 
 @cache
@@ -76,56 +90,3 @@ def _joined(patterns: tuple[str, ...]) -> re.Pattern[str]:
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
-
-
-def full_disk(message: str) -> str:
-    """Return what to do about a full disk, with the file or the folder that did not fit."""
-    remedy = "free some disk space, write elsewhere, or ask the cloud for more: resources.disk"
-    place = re.search(
-        r"No space left on device: '([^']+)'|([^\s:']*/[^\s:']*): (?:No space left|Disk quota)",
-        message,
-    )
-    if place is None:
-        return remedy
-
-    return f"{place[1] or place[2]} did not fit on its disk: {remedy}"
-
-
-def sagemaker_quota(message: str) -> str:
-    """Return how to raise the quota of an AWS account, which is 0 for GPUs at first."""
-    if re.search(r"is not available in this region", message):
-        return (
-            "this region does not offer that instance type for training: name another one, or"
-            " another region"
-        )
-    limit = re.search(r"service limit '([^']+)'", message)
-    usage = re.search(r"(ml\.[a-z0-9-]+\.[a-z0-9]+)([^'\".]*usage)?", message)
-    name = ""
-    if limit:
-        name = limit[1]
-
-    if not limit and usage:  # older messages: "for training-job/ml.p2.xlarge is 0"
-        name = usage[1] + (usage[2] or " for training job usage")
-    quota = "the instance type's training job usage"
-    if name:
-        quota = f"'{name}'"
-
-    remedy = f"ask for more in the console: Service Quotas > Amazon SageMaker > {quota}"
-    if usage or not name:
-        return f"{remedy}; or name another instance type"
-    return remedy
-
-
-def azure_quota(message: str) -> str:
-    """Return how to raise the quota of an Azure subscription, which is 0 for GPUs at first."""
-    match = re.search(r"\b([Ss]tandard\w+Family)\b", message) or re.search(
-        r"[Ff]amily '?([\w ]+?)'?[ .,]", message
-    )
-    quota = ""
-    if match:
-        quota = f" of {match[1]}"
-
-    return (
-        f"ask for more{quota} in the studio: Quota > Azure Machine Learning > the workspace's"
-        " region; or another size"
-    )

@@ -82,6 +82,7 @@ _HARMLESS = re.compile(
     r"\b(User|Future|Deprecation|PendingDeprecation|Runtime|Import|Syntax|Resource)Warning: "
     r"|\bpip's dependency resolver\b|, but you have \S+ \S+ which is incompatible"
     r"|errno: 97 - Address family not supported|^CUDA kernel errors might be asynchronously"
+    r"|\bNET/OFI (?!.*completed with error)"
 )
 """Pattern of a warning that never is the cause of an end."""
 _FATAL_WARNING = re.compile(r"NCCL WARN|NVRM|Xid|worker died or was killed")
@@ -100,9 +101,9 @@ _DONE = re.compile(
 )
 _EXIT_0 = re.compile(r"\bexit(ing|ed)?( with)?( code)? 0\b", re.IGNORECASE)
 _LOGGED_EXCEPTION = re.compile(
-    r"\W?(INFO|DEBUG)\W+(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): "
+    r"\W?(INFO|DEBUG)\W+((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): |Could not load library )"
 )
-"""Pattern of an exception that is logged as information."""
+"""Pattern of an exception, or of a loader's error, that is logged as information."""
 _DIRECT = "The above exception was the direct cause"
 _CONTEXT = "During handling of the above exception"
 _MENTIONED = re.compile(r"(?<![\w.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): ([^ ].*)")

@@ -102,6 +102,11 @@ def test_reports_held_back_are_mostly_right_and_seldom_misleading() -> None:
     assert sum(outcome.is_wrong_remedy for outcome in outcomes) <= 3
 
 
+def test_reports_of_a_random_draw_are_diagnosed() -> None:
+    drawn = reports("public_failures_drawn.txt")
+    assert len(drawn) == len(right_reports("public_failures_drawn.txt")) == 25
+
+
 @pytest.mark.parametrize("name", healthy_logs())
 def test_a_healthy_log_is_not_told_to_have_failed(name: str) -> None:
     assert not is_told_to_have_failed(diagnosed(*healthy_logs()[name]))
@@ -221,12 +226,59 @@ REMEDIES = {
     "RuntimeError: Cannot re-initialize CUDA in forked subprocess": "spawn",
     "slurmstepd: error: execve(): torchrun: No such file or directory": "torch.distributed.run",
     "Rank 3 crashed with exit code -7": "resources.shm",
+    "Bus error (core dumped)": "mapped file",
+    "RuntimeError: CUDA error: an illegal instruction was encountered": "another machine",
+    "RuntimeError: operator torchvision::nms does not exist": "+cpu beside a build for CUDA",
+    "slurmstepd: error: *** JOB 4 ON n1 CANCELLED AT 2026-11-21T02:04:34 DUE TO TIME LIMIT ***": "sbatch",
+    "RuntimeError: No CUDA GPUs are available": "machine that has GPUs",
+    "RuntimeError: No HIP GPUs are available": "/dev/kfd",
+    "torch.AcceleratorError: HIP error: unspecified launch failure": "AMD_SERIALIZE_KERNEL",
+    "ImportError: libcuda.so.1: cannot open shared object file: No such file": "no package does",
+    "OSError: libcuda.so: cannot open shared object file: No such file": "NVIDIA's driver",
+    "run.sh: line 3: mpirun: command not found": "openmpi-bin",
+    "FileNotFoundError: [Errno 2] No such file or directory: 'mpirun'": "openmpi-bin",
+    "ERROR: Could not open requirements file: [Errno 2] No such file: 'r.txt'": "correct the path",
+    "ERROR: No matching distribution found for torch==2.0.1+cu118": "+cu118 are on PyTorch's own",
+    "CalledProcessError: Command '['pip', 'install', '-r', 'r.txt']' returned": "pip's own lines",
+    "*** An error occurred in MPI_Init_thread": "--mpi=pmix",
+    "ClientError: User: arn:aws:iam::1:user/ann is not authorized to perform: s3:GetObject on x": (
+        "allow s3:GetObject to arn:aws:iam::1:user/ann"
+    ),
+    "NameError: name 'get_ipython' is not defined": "comes from a notebook",
+    "ModuleNotFoundError: No module named 'IPython'": "comes from a notebook",
+    "ImportError: attempted relative import with no known parent package": "-m package.module",
+    "ImportError: you need flash_attn version to be at least 2.1.0. Detected version 2.0.4.": "==version",
+    "ray.exceptions.RayActorError: The actor died unexpectedly": "session_latest/logs",
 }
 
 
 @pytest.mark.parametrize("line", REMEDIES)
 def test_the_remedy_fits_the_message(line: str) -> None:
     assert REMEDIES[line] in diagnosed(line).remedy
+
+
+CONFIDENCES = {
+    "RuntimeError: DataLoader worker (pid 3) is killed by signal: Bus error.": "high",
+    "Bus error (core dumped)": "low",
+    "RuntimeError: No CUDA GPUs are available": "high",
+    "RuntimeError: Unexpected error from cudaGetDeviceCount()": "low",
+    "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory": "low",
+    "TypeError: Trainer.__init__() got an unexpected keyword argument 'processing_class'": "low",
+    "WARNING: Found no NVIDIA driver on your system": "low",
+    "ValueError: the dog ate shard 3": "none",
+}
+
+
+@pytest.mark.parametrize("line", CONFIDENCES)
+def test_the_confidence_is_high_only_where_a_line_has_no_other_cause(line: str) -> None:
+    assert diagnosed(line).confidence == CONFIDENCES[line]
+
+
+def test_a_network_plugin_without_its_hardware_is_no_failure() -> None:
+    warning = "n1:7:7 [0] NCCL WARN NET/OFI Failed to initialize: No eligible providers were found"
+    assert name_of(diagnosed(warning, "KeyError: 'k'").rule) == "none"
+    failed = "n1:7:7 [0] NCCL WARN NET/OFI Request 0x7 completed with error. RC: 21"
+    assert name_of(diagnosed(failed).rule) == "fabric-error"
 
 
 MOUNT_SMALL_DISK = """

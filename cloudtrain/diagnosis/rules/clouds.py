@@ -2,31 +2,71 @@
 
 from __future__ import annotations
 
-from cloudtrain.diagnosis.rule import SAGEMAKER_TRUST, Rule, azure_quota, sagemaker_quota
+from cloudtrain.diagnosis.rule import SAGEMAKER_TRUST, Rule
 
 _AWS = "https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeTrainingJob.html"
 
-CAPACITY = (
-    Rule(
-        name="sagemaker-quota",
-        patterns=(r"ResourceLimitExceeded|account-level service limit",),
-        cause="the account's quota on SageMaker is too small for this number of machines",
-        remedy=sagemaker_quota,
-        source="https://docs.aws.amazon.com/general/latest/gr/sagemaker.html",
-    ),
-    Rule(
-        name="azure-quota",
-        patterns=(
-            r"ClusterCoreQuotaReached|ClusterMinNodesExceedCoreQuota|QuotaExceeded",
-            r"Operation could not be completed as it results in exceeding approved .*quota",
-            r"JobNodeCountExceedsCoreQuota|vCPU quota of \d+ and is less than|not enough quota",
-            r"exceed(s|ed|ing)? .{0,60}quota .{0,60}(family|cores)|are \d+ vCPUs; the quota of",
+
+_ASK_AWS = "ask for more in the console: Service Quotas > Amazon SageMaker >"
+_IN_STUDIO = (
+    "in the studio: Quota > Azure Machine Learning > the workspace's region; or another size"
+)
+
+SAGEMAKER_QUOTA = Rule(
+    name="sagemaker-quota",
+    patterns=(r"ResourceLimitExceeded|account-level service limit",),
+    cause="the account's quota on SageMaker is too small for this number of machines",
+    remedy=(f"{_ASK_AWS} the instance type's training job usage; or name another instance type"),
+    remedies=(
+        (
+            r"is not available in this region",
+            "this region does not offer that instance type for training: name another one, or another"
+            " region",
         ),
-        unless=r"[Dd]isk quota",
-        cause="the subscription's quota on Azure is too small for this number of cores",
-        remedy=azure_quota,
-        source="https://learn.microsoft.com/azure/machine-learning/how-to-manage-quotas",
+        (
+            r"service limit '(?P<limit>[^']*\bml\.[^']+)'",
+            f"{_ASK_AWS} '{{limit}}'; or name another instance type",
+        ),
+        (r"service limit '(?P<limit>[^']+)'", f"{_ASK_AWS} '{{limit}}'"),
+        (
+            r"(?P<usage>\bml\.[a-z0-9-]+\.[a-z0-9]+[^'\".]*usage)",
+            f"{_ASK_AWS} '{{usage}}'; or name another instance type",
+        ),
+        (
+            r"(?P<kind>\bml\.[a-z0-9-]+\.[a-z0-9]+)",  # older: "for training-job/ml.p2.xlarge is 0"
+            f"{_ASK_AWS} '{{kind}} for training job usage'; or name another instance type",
+        ),
     ),
+    source="https://docs.aws.amazon.com/general/latest/gr/sagemaker.html",
+)
+
+AZURE_QUOTA = Rule(
+    name="azure-quota",
+    patterns=(
+        r"ClusterCoreQuotaReached|ClusterMinNodesExceedCoreQuota|QuotaExceeded",
+        r"Operation could not be completed as it results in exceeding approved .*quota",
+        r"JobNodeCountExceedsCoreQuota|vCPU quota of \d+ and is less than|not enough quota",
+        r"exceed(s|ed|ing)? .{0,60}quota .{0,60}(family|cores)|are \d+ vCPUs; the quota of",
+    ),
+    unless=r"[Dd]isk quota",
+    cause="the subscription's quota on Azure is too small for this number of cores",
+    remedy=f"ask for more {_IN_STUDIO}",
+    remedies=(
+        (
+            r"\b(?P<family>[Ss]tandard\w+Family)\b",
+            f"ask for more of {{family}} {_IN_STUDIO}",
+        ),
+        (
+            r"[Ff]amily '?(?P<family>[\w ]+?)'?[ .,]",
+            f"ask for more of {{family}} {_IN_STUDIO}",
+        ),
+    ),
+    source="https://learn.microsoft.com/azure/machine-learning/how-to-manage-quotas",
+)
+
+CAPACITY = (
+    SAGEMAKER_QUOTA,
+    AZURE_QUOTA,
     Rule(
         name="quota-used-up",
         patterns=(
@@ -114,6 +154,13 @@ CAPACITY = (
         ),
         cause="the job was ended since its time was up",
         remedy="raise limits.max_runtime; cloudtrain rerun continues from the last checkpoint",
+        remedies=(
+            (
+                r"DUE TO TIME LIMIT|JobState=TIMEOUT",
+                "raise Slurm's own limit (sbatch --time, or a partition with a higher one), and continue"
+                " from the last checkpoint",
+            ),
+        ),
         source=_AWS,
     ),
     Rule(
@@ -135,6 +182,7 @@ CAPACITY = (
         patterns=(
             r"InternalServerError|[Ww]e encountered an internal error|ServiceUnavailable",
             r"InternalFailure|\"code\": ?\"ServiceError\"",
+            r"-(execution-wrapper|lifecycler|hosttools|data-capability)\b.{0,40}failed",
         ),
         cause="the cloud's own service failed",
         remedy=(
@@ -231,9 +279,18 @@ ACCESS = (
             r"Data download failed:.{0,200}403 Forbidden",
         ),
         cause="a user or a role lacks a right on AWS",
-        remedy=(
-            "give the action that the message names to whom it names after `User:`; inside a job,"
-            " that is the job's role (aws.role)"
+        remedy="give the action that the message names to whom it names after `User:`",
+        remedies=(
+            (
+                r"(?P<who>arn:aws[\w-]*:(iam|sts)::\S{1,60}/SageMaker\S{0,40}) is not authorized to"
+                r" perform: (?P<action>[\w:]+)",
+                "allow {action} to the job's role (aws.role), which is {who}",
+            ),
+            (
+                r"(?P<who>arn:aws[\w-]*:(iam|sts)::\S{1,100}) is not authorized to perform:"
+                r" (?P<action>[\w:]+)",
+                "allow {action} to {who}, which called: the job's role only if aws.role is that role",
+            ),
         ),
         source=_IAM,
     ),
@@ -365,6 +422,7 @@ IMAGES = (
             r"exec format error|Exec format error|does not match the detected host platform",
             r"no matching manifest for",
         ),
+        unless=r"-execution-wrapper|-lifecycler|-hosttools",
         cause=(
             "the image, or a program in it, is built for another processor architecture than this"
             " machine has"
@@ -374,16 +432,6 @@ IMAGES = (
             " build --platform …"
         ),
         source="https://docs.docker.com/build/building/multi-platform/",
-    ),
-    Rule(
-        name="no-python",
-        patterns=(
-            r"container exited with code .{0,200}python3?: not found",
-            r"\"python3?\": executable file not found|AlgorithmError: , exit code: 127",
-        ),
-        cause="the image has no Python where the job starts",
-        remedy="an image needs python3 with torch on its PATH",
-        source="docs/reference/image.md",
     ),
     Rule(
         name="no-torch",

@@ -23,7 +23,7 @@ COMMUNICATION = (
         patterns=(
             r"no socket interface found|No interface found",
             r"[Uu]nable to find (interface|address) for|unsupported gloo device",
-            r"makeDeviceFor(Hostname|Interface)",
+            r"makeDeviceFor(Hostname|Interface)|Connect to 169\.254\.",
         ),
         cause="the network interface between the nodes was not found",
         remedy=(
@@ -50,10 +50,7 @@ COMMUNICATION = (
             r"Got completion from peer .{0,120}(status|error)",
             r"ibv_(modify_qp|create_qp|poll_cq|post_send).{0,60}(failed|error)",
             r"NET/IB.{0,80}[Ff]atal|mlx5: .{0,80}got completion with error",
-            (
-                r"NET/OFI.{0,200}([Rr]equest .{0,60}completed with error|[Nn]o eligible provider"
-                r"s|failed)"
-            ),
+            r"NET/OFI.{0,200}[Rr]equest .{0,60}completed with error",
         ),
         cause="the fast network between the nodes (InfiniBand, EFA) failed",
         remedy=(
@@ -125,22 +122,19 @@ COMMUNICATION = (
         source=_DDP,
     ),
     Rule(
-        name="own-port-in-use",
-        patterns=(r"OSError: \[Errno 98\] Address already in use",),
-        cause="a port that the program itself binds was taken",
-        remedy=(
-            "let the system choose a free port (0), or give each rank one of its own; a rerun with"
-            " the same port may fail again"
-        ),
-        source="https://docs.python.org/3/library/socket.html#socket.socket.bind",
-    ),
-    Rule(
         name="port-in-use",
         patterns=(r"Address already in use|EADDRINUSE|port is already allocated",),
-        cause="the port of the ranks' rendezvous was taken",
+        cause="a port, such as that of the ranks' rendezvous, was taken",
         remedy=(
             "if the program sets the port (MASTER_PORT, tcp://), a rerun fails again: leave it to"
             " the launcher; else it was taken in that moment: cloudtrain rerun RUN tries another"
+        ),
+        remedies=(
+            (
+                r"OSError: \[Errno 98\]",
+                "the program itself binds it: let the system choose a free port (0), or give each rank one"
+                " of its own; a rerun with the same port may fail again",
+            ),
         ),
         source=_RENDEZVOUS,
     ),
@@ -201,16 +195,6 @@ COMMUNICATION = (
         source="https://docs.pytorch.org/docs/stable/distributed.html#initialization",
     ),
     Rule(
-        name="backend-not-built",
-        patterns=(r"package doesn't have (NCCL|MPI|GLOO|UCC) built in",),
-        cause="this torch is built without the backend that the program asks for",
-        remedy=(
-            "use gloo on CPUs: init_process_group('gloo'); nccl needs a torch for CUDA, and mpi a"
-            " torch that is built from source"
-        ),
-        source="https://docs.pytorch.org/docs/stable/distributed.html#backends",
-    ),
-    Rule(
         name="device-ids",
         patterns=(
             r"device_ids can only be None or contain a single element|device_ids and output_device",
@@ -228,12 +212,19 @@ COMMUNICATION = (
             r"initialize the default process group twice|Invalid rank \d+, rank should be in",
             r"No backend type associated with device type",
             r"Tensors must be (CUDA and dense|contiguous)|package doesn't have NCCL",
-            r"(Unknown|Invalid) (c10d )?backend",
+            r"(Unknown|Invalid) (c10d )?backend|package doesn't have (MPI|GLOO|UCC) built in",
         ),
         cause="wrong backend, rank or device for this process group",
         remedy=(
             "make the group once per process; nccl moves tensors of GPUs, gloo of CPUs"
             " (cpu:gloo,cuda:nccl both)"
+        ),
+        remedies=(
+            (
+                r"built in",
+                "this torch is built without it: use gloo on CPUs, init_process_group('gloo'); nccl needs a"
+                " torch for CUDA, and mpi a torch that is built from source",
+            ),
         ),
         source="https://docs.pytorch.org/docs/stable/distributed.html#backends",
     ),
@@ -285,6 +276,17 @@ COMMUNICATION = (
         is_symptom=True,
     ),
     Rule(
+        name="mpi-not-started",
+        patterns=(r"occurred in MPI_Init|not built with SLURM's PMI|PMI_?x?_Init.{0,80}failed",),
+        suggests=(r"\bMPI_Init(_thread)?\b",),
+        cause="MPI could not start: its library and what started the ranks do not go together",
+        remedy=(
+            "start the ranks by the mpirun of the MPI that mpi4py is built for (Slurm: srun --mpi=pmix), or"
+            " without MPI: launcher: torchrun"
+        ),
+        source="https://docs.open-mpi.org/en/main/launching-apps/slurm.html",
+    ),
+    Rule(
         name="node-not-reached",
         patterns=(
             r"ssh: (connect to host|Could not resolve)|Permission denied \(publickey",
@@ -306,6 +308,7 @@ _OTHERS = (
     " the cause"
 )
 _NCCL_TIMEOUTS = "https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html"
+
 
 CONSEQUENCES = (
     Rule(
@@ -386,6 +389,17 @@ CONSEQUENCES = (
         remedy=(
             "look at the first traceback of that process; @record on the script's main function"
             " puts it into torchrun's summary"
+        ),
+        remedies=(
+            (
+                r"\bpip\d?\b.{0,40}install",
+                "look at pip's own lines above: the requirement that it names could not be installed",
+            ),
+            (
+                r"Actor|\b[Rr]ay\b|Raylet",
+                "look at the log of that worker: its own traceback above, or its file in"
+                " /tmp/ray/session_latest/logs on its node (dmesg: killed for memory?)",
+            ),
         ),
         source="https://docs.pytorch.org/docs/stable/elastic/errors.html",
         is_consequence=True,

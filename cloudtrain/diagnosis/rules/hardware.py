@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.diagnosis.rule import Rule, full_disk
+from cloudtrain.diagnosis.rule import Rule
 
 _XID = "https://docs.nvidia.com/deploy/xid-errors/index.html"
 _ANOTHER = (
@@ -10,14 +10,16 @@ _ANOTHER = (
     " cloud"
 )
 
+
 HARDWARE = (
     Rule(
         name="gpu-lost",
         patterns=(
-            r"Xid.{0,60}[:,] ?79\b|fallen off the bus|GPU is lost",
+            r"Xid.{0,60}[:,] ?(61|62|79|119|120|140)\b|fallen off the bus|GPU is lost",
+            r"Timeout .{0,40}waiting for RPC from GSP",
             r"Unable to determine the device handle for GPU|NVML_ERROR_GPU_IS_LOST",
         ),
-        cause="a GPU has fallen off the bus (Xid 79): the machine's hardware failed",
+        cause="a GPU has fallen off the bus, or its firmware stopped answering: hardware failed",
         remedy=_ANOTHER,
         restart="retry",
         source=_XID,
@@ -40,16 +42,6 @@ HARDWARE = (
             r"[Uu]ncorrectable NVLink|cudaErrorNvlinkUncorrectable|peer GPU memory over nvlink",
         ),
         cause="a link between GPUs (NVLink) failed",
-        remedy=_ANOTHER,
-        restart="retry",
-        source=_XID,
-    ),
-    Rule(
-        name="gpu-firmware",
-        patterns=(
-            r"Xid.{0,60}[:,] ?(61|62|119|120|140)\b|Timeout .{0,40}waiting for RPC from GSP",
-        ),
-        cause="a GPU's firmware stopped answering",
         remedy=_ANOTHER,
         restart="retry",
         source=_XID,
@@ -121,11 +113,12 @@ HARDWARE = (
         patterns=(
             r"shows \d+ GPUs|invalid device ordinal|Invalid device id|You requested gpu: \[",
             r"Invalid CUDA '?device",
+            r"available (GPUs?|nodes) .{0,20}(is|are) (less|fewer|smaller) than .{0,30}\d",
         ),
         cause="fewer GPUs are visible than the processes need",
         remedy=(
-            "ask for fewer GPUs, or for a machine with more; check that your own image sees the"
-            " driver"
+            "ask for fewer GPUs (processes, nodes times GPUs of each), or for more machines; check that"
+            " all nodes have joined, and that your own image sees the driver"
         ),
         source="docs/guides/several-nodes.md",
     ),
@@ -137,20 +130,35 @@ HARDWARE = (
             r"nvidia-container-cli: initialization error(?!.*(mismatch|unsupported display))",
             r"could not select device driver .{0,20}with capabilities",
             r"libcuda\.so\.1: cannot open|Torch not compiled with CUDA enabled",
+            r"No HIP GPUs are available|no ROCm-capable device is detected",
             r"couldn't communicate with the NVIDIA driver|cannot give GPUs to containers",
             r"torch\.cuda\.is_available\(\) is False",
             r"([Uu]nknown|invalid) runtime (name|specified):? ?\"?nvidia",
-            r"can only be used on CUDA|No supported gpu backend found",
-            r"ProcessGroupNCCL is only supported with GPUs|CUDA (is|was) not available",
-            r"requires? (a )?(CUDA|GPU) (device|support|to)|No GPUs? (found|detected)\b",
+            r"ProcessGroupNCCL is only supported with GPUs|No supported gpu backend found",
             r"libnvidia-ml\.so\S* (not found|cannot)|NVML Shared Library Not Found",
+        ),
+        suggests=(
+            r"can only be used on CUDA|CUDA (is|was) not available",
+            r"requires? (a )?(CUDA|GPU) (device|support|to)|No GPUs? (found|detected)\b",
             r"Unexpected error from cudaGetDeviceCount|Failed to initialize NVML",
             r"CUDA driver initialization failed",
         ),
         cause="the program needs a GPU, and no GPU is visible",
         remedy=(
-            "ask for GPUs (resources.gpus), take an image with a torch for CUDA, and see that "
-            "CUDA_VISIBLE_DEVICES is not empty"
+            "take a machine that has GPUs, and ask for them (resources.gpus; 0 where there is none); take"
+            " an image with a torch for them; CUDA_VISIBLE_DEVICES must not be empty"
+        ),
+        remedies=(
+            (
+                r"libcuda|libnvidia|NVIDIA driver|NVML|container-cli|cannot give GPUs",
+                "NVIDIA's driver brings it, no package does: take a machine with a GPU, or its driver and"
+                " container toolkit on this one; on a machine without a GPU set resources.gpus: 0",
+            ),
+            (
+                r"HIP|ROCm",
+                "take a machine with AMD GPUs, and give the container /dev/kfd and /dev/dri; take an image"
+                " with a torch for ROCm; HIP_VISIBLE_DEVICES must not be empty",
+            ),
         ),
         source="https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
     ),
@@ -208,6 +216,22 @@ HARDWARE = (
         source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
     ),
     Rule(
+        name="amd-gpu-call-failed",
+        patterns=(
+            r"HIP error: \w|\bhipError[A-Z]\w+|HSA_STATUS_ERROR|\bMIOpen Error|rocblas_status_\w+",
+            r"Memory access fault by GPU node",
+        ),
+        unless=r"NCCL",
+        cause="an operation on an AMD GPU failed",
+        remedy=(
+            "AMD_SERIALIZE_KERNEL=3 in env names the operation; a torch built for another ROCm or another"
+            " GPU is usual, and full memory; dmesg (amdgpu) has errors of the GPU itself"
+        ),
+        restart="retry",
+        source="https://rocm.docs.amd.com/projects/HIP/en/latest/how-to/debugging.html",
+        is_symptom=True,
+    ),
+    Rule(
         name="illegal-gpu-access",
         patterns=(
             r"an illegal memory access was encountered|cudaErrorIllegalAddress",
@@ -225,12 +249,13 @@ HARDWARE = (
         name="gpu-launch-failure",
         patterns=(
             r"unspecified launch failure|CUDA error: unknown error|cudaErrorUnknown",
-            r"CUDNN_STATUS_EXECUTION_FAILED",
+            r"CUDNN_STATUS_EXECUTION_FAILED|an illegal instruction was encountered",
+            r"cudaErrorIllegalInstruction|hardware exception|unable to execute kernel",
         ),
-        cause="an operation on the GPU failed, and the driver does not say why",
+        cause="an operation on the GPU failed: its kernel, its driver or the GPU itself",
         remedy=(
-            "look for an Xid of that time in the machine's log (dmesg); without one,"
-            " CUDA_LAUNCH_BLOCKING=1 in env names the operation"
+            "start again on another machine, and look for an Xid of that time in the log of this one"
+            " (dmesg); if it comes back, CUDA_LAUNCH_BLOCKING=1 in env names the operation"
         ),
         restart="retry",
         source=_XID,
@@ -241,13 +266,14 @@ HARDWARE = (
         patterns=(
             r"CUDA error: \w|(cuda|CUDA) runtime error|THCudaCheck FAIL|cudaError[A-Z]\w+",
             r"CUDA driver error|(CUBLAS|CUDNN|CUSPARSE|CUSOLVER|CUFFT|NVRTC)_STATUS_\w+",
-            r"cublas runtime error|HIP error: \w|CUFFT_[A-Z]\w+",
+            r"cublas runtime error|CUFFT_[A-Z]\w+",
         ),
         unless=r"NCCL|NO_DEVICE",
         cause="a call of CUDA or of one of its libraries failed",
         remedy=(
-            "CUDA_LAUNCH_BLOCKING=1 in env names the operation; shapes or a batch that the kernel"
-            " does not take, memory that is full, and packages of another CUDA are usual"
+            "CUDA_LAUNCH_BLOCKING=1 in env names the operation; usual are shapes or a batch that the"
+            " kernel does not take, full memory, packages of another CUDA, and a torch that is older than"
+            " this GPU"
         ),
         source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
         is_symptom=True,
@@ -256,6 +282,8 @@ HARDWARE = (
 
 
 _ERRNO = "https://man7.org/linux/man-pages/man3/errno.3.html"
+_FREE = "free some disk space, write elsewhere, or ask the cloud for more: resources.disk"
+_DID_NOT_FIT = f"{{place}} did not fit on its disk: {_FREE}"
 
 STORAGE = (
     Rule(
@@ -268,7 +296,11 @@ STORAGE = (
         ),
         unless=r"/torch_\d|/dev/shm|shared memory|NCCL WARN",
         cause="a disk, or your share of it, was full",
-        remedy=full_disk,
+        remedy=_FREE,
+        remedies=(
+            (r"No space left on device: '(?P<place>[^']+)'", _DID_NOT_FIT),
+            (r"(?P<place>[^\s:']*/[^\s:']*): (?:No space left|Disk quota)", _DID_NOT_FIT),
+        ),
         source=_ERRNO,
     ),
     Rule(
@@ -326,6 +358,7 @@ STORAGE = (
         patterns=(
             r"FileNotFoundError|No such file|can't open file '|NotADirectoryError",
             r"is not a directory: |Dataset .{0,80}not found|missing paths ?\[",
+            r"Could not open requirements file",
         ),
         unless=r"lib\w[\w.+-]*\.so|fatal error: |shared library|\bld(\.\w+)?: ",
         cause="a file or folder that the program opens is not there",

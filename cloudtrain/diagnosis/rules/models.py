@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from cloudtrain.diagnosis.rule import Rule
 
 MODELS = (
@@ -152,6 +150,7 @@ MODELS = (
         name="zero-out-of-step",
         patterns=(
             r"ZeroParamStatus|'ds_status'|still have inflight params|InflightParam",
+            r"disagreement between rank ?\d+ and rank",
             r"'status': 'NOT_AVAILABLE'",
         ),
         places=(r" in [^<]{0,200}/deepspeed/runtime/zero/(partition|parameter_offload|stage3)",),
@@ -168,24 +167,6 @@ MODELS = (
 )
 
 _SAVING = "https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html"
-
-
-def _names_of_weights(message: str) -> str:
-    """Return a remedy; weights of a wrapped model, or for one, only have other names."""
-    if re.search(r"[Uu]nexpected key[\s\S]{0,80}?['\"](module|_orig_mod)\.", message):
-        return (
-            "the weights are those of a wrapped model: strip 'module.' or '_orig_mod.' from their"
-            " names, or save the state dict of model.module; the checkpoint itself is good"
-        )
-    if re.search(r"[Mm]issing key[\s\S]{0,80}?['\"](module|_orig_mod)\.", message):
-        return (
-            "load the weights into model.module, or before the model is wrapped; the checkpoint"
-            " itself is good"
-        )
-    return (
-        "build the model with the settings of the checkpoint, or start without it (cloudtrain"
-        " rerun --fresh)"
-    )
 
 
 CHECKPOINTS = (
@@ -214,11 +195,13 @@ CHECKPOINTS = (
             r"EOFError: Ran out of input|mmap length .{0,60}greater than file size",
             r"Unable to load weights from pytorch checkpoint",
         ),
-        places=(r"^(OSError: \[Errno 22\]|EOFError)[^<]*<[^<]*/torch/serialization\.py:",),
+        places=(
+            r"^(OSError: \[Errno 22\]|EOFError|UnpicklingError)[^<]*<[^<]*/torch/serialization\.py:",
+        ),
         cause="a checkpoint or file of weights is damaged or not complete",
         remedy=(
-            "remove it and resume from an earlier checkpoint; if it was downloaded, download it again (a"
-            " text file of git LFS in its place shows so, too)"
+            "remove it: resume from an earlier checkpoint, let a cache be made again, or download it"
+            " again (a text file of git LFS in its place shows so, too)"
         ),
         source=_SAVING,
     ),
@@ -243,7 +226,22 @@ CHECKPOINTS = (
             r"resume_\w+|_load_checkpoint|_load_from_checkpoint|_load_optimizer_and_scheduler) in ",
         ),
         cause="the checkpoint belongs to another model",
-        remedy=_names_of_weights,
+        remedy=(
+            "build the model with the settings of the checkpoint, or start without it (cloudtrain"
+            " rerun --fresh)"
+        ),
+        remedies=(
+            (
+                r"[Uu]nexpected key[\s\S]{0,80}?['\"](module|_orig_mod)\.",
+                "the weights are those of a wrapped model: strip 'module.' or '_orig_mod.' from their"
+                " names, or save the state dict of model.module; the checkpoint itself is good",
+            ),
+            (
+                r"[Mm]issing key[\s\S]{0,80}?['\"](module|_orig_mod)\.",
+                "load the weights into model.module, or before the model is wrapped; the checkpoint"
+                " itself is good",
+            ),
+        ),
         source=_SAVING,
     ),
     Rule(

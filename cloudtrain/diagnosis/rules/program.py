@@ -139,6 +139,7 @@ PROCESSES = (
     Rule(
         name="illegal-instruction",
         patterns=(r"SIGILL|[Ii]llegal instruction",),
+        unless=r"CUDA|cudaError|HIP|NCCL",
         cause="a binary uses an instruction that this processor does not have",
         remedy=(
             "take a build of the package for a more general processor, or another type of machine"

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from cloudtrain.diagnosis.rule import Rule
 
 _CUDA_NOTES = "https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management"
 _AUTOGRAD = "https://docs.pytorch.org/docs/stable/notes/autograd.html"
-_LAST = "if it belongs to the same job, make the batch smaller"
 _SMALLER = (
     "make the batch smaller (with gradient accumulation the result stays the same) or take a GPU"
     " with more memory"
 )
-
-
-def _gpu_memory(message: str) -> str:
-    """Return a remedy; if other processes fill the GPU, a smaller batch does not help."""
-    processes = re.search(r"Process \d+ has ([\d.]+) GiB memory in use", message)
-    if processes and float(processes[1]) >= 1:
-        return (
-            f"another process holds {processes[1]} GiB of this GPU: end it, or give each rank a GPU of"
-            f" its own; {_LAST}"
-        )
-    return _SMALLER
 
 
 MEMORY = (
@@ -63,16 +49,24 @@ MEMORY = (
     Rule(
         name="shared-memory",
         patterns=(
-            r"[Bb]us error|SIGBUS",
+            r"signal: Bus error",
             r"unable to (open|allocate|mmap|write).{0,80}(shared memory|/torch_)",
             r"/torch_\d+.{0,200}No space left|insufficient shared memory|out of shared memory",
             r"/shm/nccl-|creating shared memory segment|posix_fallocate failed",
         ),
+        suggests=(r"[Bb]us error|SIGBUS",),
         cause="shared memory (/dev/shm) was too small",
         remedy=(
             "shared memory is too small for the batches of the DataLoader workers: raise"
             " resources.shm (docker, azure), or use fewer workers or a smaller prefetch_factor;"
             " SageMaker sizes it by the machine"
+        ),
+        remedies=(
+            (
+                r"^(?!.*(worker|shared)).*([Bb]us error|SIGBUS)",
+                "with DataLoader workers, raise resources.shm or use fewer; without, a mapped file"
+                " (memmap, safetensors) was cut short or its disk is full: copy it again",
+            ),
         ),
         source="https://github.com/pytorch/pytorch#docker-image",
     ),
@@ -100,8 +94,17 @@ MEMORY = (
             r"CUDA_ERROR_OUT_OF_MEMORY|OOM when allocating tensor|OutOfMemoryError: CUDA",
             r"Cuda failure '?(2 )?'?out of memory|No executable batch size found",
         ),
+        suggests=(r"\b[Oo]ut of memory\b|OutOfMemoryError",),
+        unless=r"out of host memory\?|ran out of memory\?",
         cause="the program asked for more memory than the GPU had left",
-        remedy=_gpu_memory,
+        remedy=_SMALLER,
+        remedies=(
+            (
+                r"Process \d+ has (?P<held>[1-9][\d.]*) GiB memory in use",
+                "another process holds {held} GiB of this GPU: end it, or give each rank a GPU of its own;"
+                " if it belongs to the same job, make the batch smaller",
+            ),
+        ),
         source=_CUDA_NOTES,
     ),
     Rule(
@@ -121,14 +124,6 @@ MEMORY = (
         ),
         source="https://github.com/pytorch/pytorch/issues/53336",
         is_symptom=True,
-    ),
-    Rule(
-        name="out-of-memory",
-        patterns=(r"\b[Oo]ut of memory\b|OutOfMemoryError",),
-        unless=r"out of host memory\?|ran out of memory\?",
-        cause="the program asked for more memory than it could get",
-        remedy=_SMALLER,
-        source=_CUDA_NOTES,
     ),
 )
 
@@ -171,13 +166,6 @@ TENSORS = (
         source="https://docs.pytorch.org/docs/stable/tensor_attributes.html#torch.dtype",
     ),
     Rule(
-        name="batch-of-one",
-        patterns=(r"[Ee]xpected more than 1 value per channel when training",),
-        cause="a batch had one sample, and batch normalization needs two",
-        remedy="pass drop_last=True to the DataLoader, or use batches of two samples or more",
-        source="https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm1d.html",
-    ),
-    Rule(
         name="shapes-differ",
         patterns=(
             r"shapes cannot be multiplied|[Ss]izes of tensors must match",
@@ -205,6 +193,13 @@ TENSORS = (
         remedy=(
             "compare the shape of a batch with what the first layer expects; look at the line of"
             " the traceback"
+        ),
+        remedies=(
+            (
+                r"more than 1 value per channel when training",
+                "batch normalization needs two samples: pass drop_last=True to the DataLoader, or use"
+                " larger batches",
+            ),
         ),
         source="https://docs.pytorch.org/docs/stable/notes/broadcasting.html",
     ),

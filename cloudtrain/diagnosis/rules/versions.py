@@ -7,6 +7,7 @@ from cloudtrain.diagnosis.rule import Rule
 _TORCH = "https://pytorch.org/get-started/previous-versions/"
 _PIP = "https://pip.pypa.io/en/stable/topics/dependency-resolution/"
 
+
 VERSIONS = (
     Rule(
         name="numpy-abi",
@@ -30,10 +31,10 @@ VERSIONS = (
             r"operator torchvision::\w+ does not exist|Couldn't load custom C\+\+ ops",
             r"PyTorch and torchvision .{0,80}different CUDA",
         ),
-        cause="torchvision does not fit the installed torch",
+        cause="torchvision does not fit the installed torch: another release, or another build",
         remedy=(
-            "install the torchvision of the same release as torch (the table of versions says"
-            " which)"
+            "install both of one release and one build (CUDA or CPU), from the same index: +cpu beside"
+            " a build for CUDA fails like this, too (pip list, python -m torch.utils.collect_env)"
         ),
         source=_TORCH,
     ),
@@ -74,8 +75,15 @@ VERSIONS = (
         ),
         cause="a shared library is not in the image",
         remedy=(
-            "install the package that holds it in the image (apt-get), or take a wheel that"
-            " brings it"
+            "install the package that holds it in the image (apt-get), or take a wheel that brings it; if"
+            " it is there, name its folder in LD_LIBRARY_PATH"
+        ),
+        remedies=(
+            (
+                r"libcuda\.so",
+                "libcuda is of NVIDIA's driver: no package holds it; name the folder where the driver"
+                " has put it in LD_LIBRARY_PATH (WSL: /usr/lib/wsl/lib), or install the driver",
+            ),
         ),
         source="https://docs.python.org/3/library/ctypes.html#finding-shared-libraries",
     ),
@@ -85,12 +93,20 @@ VERSIONS = (
             r"No matching distribution found|Could not find a version that satisfies",
             r"requires a different Python|ResolvePackageNotFound|ResolutionImpossible",
             r"conflicting dependencies|No solution found when resolving|PackagesNotFoundError",
-            r"Could not find a suitable version|Could not open requirements file",
+            r"Could not find a suitable version",
         ),
+        suggests=(r"\bInstallRequirementsError\b",),
         cause="pip or conda found no set of packages that fits the requirements",
         remedy=(
             "look at the name, version and Python that it names: loosen the pin, or use an image"
             " with another Python"
+        ),
+        remedies=(
+            (
+                r"==\S*\+(?P<build>cu\d+|cpu|rocm[\d.]+)",
+                "builds such as +{build} are on PyTorch's own index: name it with --extra-index-url in"
+                " the requirements, or leave +{build} out",
+            ),
         ),
         source=_PIP,
     ),
@@ -99,13 +115,24 @@ VERSIONS = (
         patterns=(
             r"execve\(\): \S+: No such file",
             r": command not found|(^|/)(ba|da|z)?sh: .{0,80}: not found|: \d+: \S+: not found$",
+            r"container exited with code .{0,200}python3?: not found|\"python3?\": executable file not",
+            r"AlgorithmError: , exit code: 127",
             r"is not recognized as (an internal or external|the name of)|不是内部或外部命令|无法将.{0,80}识别为",
             r"executable file not found in \$PATH|pdsh' not installed|cannot run '[^']+': No such file",
+            r"No such file or directory: '(mpirun|mpiexec|srun|torchrun|accelerate|deepspeed|git|ffmpeg)'",
         ),
         cause="a program that the job starts is not installed, or not on PATH",
         remedy=(
             "install its package in the image, or start it by its Python: python -m"
             " accelerate.commands.launch, python -m torch.distributed.run"
+        ),
+        remedies=(
+            (
+                r"\bmpi(run|exec)\b",
+                "install MPI in the image (apt-get install openmpi-bin), or start the ranks without"
+                " it: launcher: torchrun",
+            ),
+            (r"\bpython3?\b['\"]?:", "an image needs python3 with torch on its PATH"),
         ),
         source="https://docs.docker.com/reference/dockerfile/#env",
     ),
@@ -114,7 +141,7 @@ VERSIONS = (
         patterns=(
             r"is required for a normal functioning of this module|VersionConflict",
             r"DistributionNotFound|Descriptors cannot (not )?be created directly",
-            r"cuDNN version (incompat|mismatch)",
+            r"cuDNN version (incompat|mismatch)|need .{0,60}version to be .{0,60}[Dd]etected version",
             r"\brequires? [\w.-]{1,60} ?([<>=!~]=?|version) ?.{1,60}(but|found|installed)",
             r"is incompatible with .{0,60}version",
         ),
@@ -127,10 +154,9 @@ VERSIONS = (
     ),
     Rule(
         name="flash-attention-missing",
-        patterns=(
-            r"[Ff]lash_?-?[Aa]tt(ention|n).{0,80}not installed",
-            r"FlashAttention2 has been toggled on",
-        ),
+        patterns=(r"[Ff]lash_?-?[Aa]tt(ention|n).{0,80}not (seem to be )?installed",),
+        suggests=(r"FlashAttention2 has been toggled on",),
+        unless=r"[Dd]etected version",
         cause="the model asks for flash attention, and the package is not installed",
         remedy=(
             "install flash-attn for the torch and CUDA of the image, or choose"
@@ -142,7 +168,7 @@ VERSIONS = (
         name="name-not-in-package",
         patterns=(
             r"cannot import name ['\"]\w+",
-            r"No module named ['\"]?(?!azure|google|distutils|zope)\w+\.\w",
+            r"No module named ['\"]?(?!azure|google|distutils|zope|IPython)\w+\.\w",
         ),
         unless=r"partially initialized module",
         cause="a package is installed in a version that lacks the name that is imported",
@@ -153,6 +179,16 @@ VERSIONS = (
         source=_PIP,
     ),
     Rule(
+        name="relative-import",
+        patterns=(r"attempted relative import (with no known parent|beyond top-level) package",),
+        cause="a script imports by a leading dot, which only a module of a package may",
+        remedy=(
+            'start it as a module: entrypoint: "-m package.module", from the folder above the package; or'
+            " import without the dot"
+        ),
+        source="https://docs.python.org/3/tutorial/modules.html#intra-package-references",
+    ),
+    Rule(
         name="circular-import",
         patterns=(r"partially initialized module",),
         cause="modules import each other, or a file of the program has the name of a package",
@@ -161,15 +197,6 @@ VERSIONS = (
             " into the function"
         ),
         source="https://docs.python.org/3/faq/programming.html",
-    ),
-    Rule(
-        name="distutils-gone",
-        patterns=(r"No module named ['\"]?distutils",),
-        cause="distutils is no longer part of Python since 3.12",
-        remedy=(
-            "name setuptools in requirements.txt, which brings it, or use an image with Python 3.11"
-        ),
-        source="https://docs.python.org/3/whatsnew/3.12.html#removed",
     ),
     Rule(
         name="module-not-found",
@@ -186,17 +213,30 @@ VERSIONS = (
             r" installed|"
             r"[Pp]lease install \w)",
             r"need to have (sentencepiece|tiktoken|protobuf)\w* (or \w+ )?installed",
+            r"name 'get_ipython' is not defined",
         ),
         cause="a module that the program imports is not installed where it runs",
         remedy=(
             "name it in requirements.txt beside the program, or under dependencies in job.yaml: it"
             " is installed before the start; a module of your own must be in the source folder"
         ),
+        remedies=(
+            (
+                r"distutils",
+                "Python has no distutils since 3.12: name setuptools in requirements.txt, which brings"
+                " it, or use an image with Python 3.11",
+            ),
+            (
+                r"IPython|get_ipython",
+                "the program comes from a notebook: remove its lines of IPython (get_ipython, display),"
+                " or name ipython in requirements.txt and start the notebook itself as the entrypoint",
+            ),
+        ),
         source="docs/guides/dependencies-and-images.md",
     ),
     Rule(
         name="attribute-not-in-package",
-        patterns=(
+        suggests=(
             r"AttributeError: module '[\w.]+' has no attribute",
             r"\btype object '\w+' has no attribute",
             (
@@ -217,7 +257,7 @@ VERSIONS = (
     ),
     Rule(
         name="argument-not-in-package",
-        patterns=(
+        suggests=(
             r"TypeError: .{0,120}(got an unexpected|is an invalid) keyword argument",
             r"TypeError: .{0,120}takes (no|from \d+ to \d+|\d+) (positional |keyword )?arguments?",
             r"TypeError: .{0,120}(missing \d+ required|got multiple values for)",

@@ -15,7 +15,7 @@ from botocore import exceptions as sdk
 from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
 
-from cloudtrain.diagnosis.rule import sagemaker_quota
+from cloudtrain.diagnosis.rules.clouds import SAGEMAKER_QUOTA
 from cloudtrain.errors import DENIED_CODES, CloudError, ErrorKind, Outcome, unreadable
 from cloudtrain.providers.aws.error_codes import BY_CODE, WAIT, hint_for, hint_for_denial
 
@@ -163,7 +163,7 @@ def _from_response(error: ClientError, name: str, region: str, place: str) -> Cl
     if code in DENIED_CODES:
         hint: str | None = hint_for_denial(answer, _action(answer, name))
     elif code == "ResourceLimitExceeded":
-        hint = sagemaker_quota(answer)
+        hint = SAGEMAKER_QUOTA.remedy_for(answer)
     else:
         hint = hint_for(code, answer, region)
 

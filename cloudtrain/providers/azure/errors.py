@@ -19,7 +19,7 @@ from azure.core import exceptions as sdk
 from azure.core.exceptions import ServiceResponseError
 from azure.core.pipeline.policies import SansIOHTTPPolicy
 
-from cloudtrain.diagnosis.rule import azure_quota
+from cloudtrain.diagnosis.rules.clouds import AZURE_QUOTA
 from cloudtrain.errors import (
     CloudError,
     CloudtrainError,
@@ -292,7 +292,7 @@ def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> Clo
 
     hint = None
     if "quota" in answer.lower():
-        hint = azure_quota(answer)
+        hint = AZURE_QUOTA.remedy_for(answer)
 
     return CloudError(f"{where}: {code or status}: {answer}", hint=hint, code=code or str(status))
 
