@@ -23,6 +23,7 @@ from cloudtrain.diagnosis.log_text import (
     evidence_of,
     left_out_note,
 )
+from cloudtrain.diagnosis.places import remedy_of_place
 from cloudtrain.diagnosis.rule import Restart, Rule
 from cloudtrain.diagnosis.rules import rule_of, with_signal_name
 from cloudtrain.diagnosis.search import Search, shape
@@ -168,6 +169,8 @@ def diagnose_candidate(
             cause = f"the cause is not in what was read: {rule.cause}"
         if not candidate.is_warning and rule.names_cause(with_signal_name(text)):
             confidence = "high"
+    elif candidate.raised is not None:
+        remedy = remedy_of_place(candidate.raised)
 
     if confidence != "high":
         last_lines = [line for line in search.last_lines if line not in lines]

@@ -281,6 +281,38 @@ def test_a_network_plugin_without_its_hardware_is_no_failure() -> None:
     assert name_of(diagnosed(failed).rule) == "fabric-error"
 
 
+OWN_FRAME = '  File "/app/data.py", line 12, in read\n    return config["size"]'
+PACKAGES = """  File "/x/site-packages/transformers/trainer.py", line 7, in train
+  File "/x/site-packages/torch/optim/adam.py", line 9, in step"""
+LOADER = '  File "/x/site-packages/torch/utils/data/_utils/worker.py", line 8, in _worker_loop'
+
+PLACES = {
+    (OWN_FRAME, "ValueError: seven is odd"): (
+        'your code (/app/data.py:12) stopped at `return config["size"]`; compare its values'
+    ),
+    (OWN_FRAME, "KeyError: 'size'"): "there is no 'size' in what it reads",
+    (f"{OWN_FRAME}\n{PACKAGES}", "TypeError: seven is odd"): (
+        "transformers does not fit torch; update both"
+    ),
+    (f"{OWN_FRAME}\n{PACKAGES}", "ValueError: seven is odd"): (
+        "your code (/app/data.py:12) called torch/optim/adam.py:9; compare"
+    ),
+    (LOADER, "ValueError: seven is odd"): "look at the key or file of the data",
+    ("", "AttributeError: 'NoneType' object has no attribute 'to'"): "a value there is None",
+    ("", "AttributeError: 'Namespace' object has no attribute 'config'"): "do not define 'config'",
+    ("", "UnboundLocalError: local variable 'rate' referenced before"): "nothing has set 'rate'",
+    ("", "RuntimeError: non-default argument follows (X.py, line 6)"): "does not compile",
+}
+
+
+@pytest.mark.parametrize(("frames", "exception"), PLACES)
+def test_an_unknown_exception_has_a_remedy_by_its_place(frames: str, exception: str) -> None:
+    lines = ["Traceback (most recent call last):", *frames.split("\n"), exception]
+    diagnosis = diagnosed(*(lines if frames else [exception]))
+    assert (diagnosis.rule, diagnosis.confidence) == (None, "none")
+    assert PLACES[frames, exception] in diagnosis.remedy
+
+
 MOUNT_SMALL_DISK = """
 libc = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS = 0x00020000

@@ -1,0 +1,74 @@
+"""Remedy of an exception that no rule knows: whose line raised it, and what its message lacks."""
+
+from __future__ import annotations
+
+import re
+
+from cloudtrain.diagnosis.candidates import Raised
+from cloudtrain.diagnosis.rule import fitting
+
+_PACKAGE = re.compile(r"(?:site|dist)-packages[/\\]([A-Za-z]\w*)")
+_OF_VERSIONS = ("AttributeError", "ImportError", "NameError", "NotImplementedError", "TypeError")
+"""Names of exceptions about what a program offers, not about the values that it gets."""
+
+_LACKING = (
+    (
+        r"^KeyError: (?P<what>['\"][^'\"]{1,60}['\"])",
+        "there is no {what} in what it reads: compare the names with those of the settings, of the data's"
+        " columns or of the file",
+    ),
+    (
+        r"^(?:AttributeError|TypeError): '?NoneType'? ?object (?:has no attribute|is not)",
+        "a value there is None: look for the file, setting or part that was not given or not found",
+    ),
+    (
+        r"^AttributeError: '(?:Namespace|\w*(?:Config|Args|Arguments))' object has no attribute"
+        r" (?P<what>'\w{1,60}')",
+        "the program's settings do not define {what}: add it to its parser or configuration, or take"
+        " code and settings of one release",
+    ),
+    (
+        r"^(?:UnboundLocalError|NameError): .{0,20}(?P<what>'\w{1,60}')",
+        "nothing has set {what} before: look for the import, or for the case of the settings or data"
+        " that no branch of the code handles",
+    ),
+    (
+        r"^[^<]{0,300}\(\S{1,60}\.py, line \d+\)|^(?:SyntaxError|IndentationError)\b",
+        "that file does not compile with this Python: correct it; if a package wrote it, update that"
+        " package together with those that it adapts",
+    ),
+    (
+        r"^IndexError: (?:list|tuple|string|pop)",
+        "a list is empty or shorter than the index: look at what was found to fill it",
+    ),
+    (
+        r"< (?:__getitem__|collate_fn|_worker_loop) in |[/\\]torch[/\\]utils[/\\]data[/\\]",
+        "look at the key or file of the data that it read (num_workers=0 shows which)",
+    ),
+)
+"""What is missing, by the text of an exception and its frames."""
+
+
+def remedy_of_place(raised: Raised) -> str:
+    """Return what to look at, by the innermost frames and the message; empty if neither helps."""
+    advice = fitting(_LACKING, raised.described)
+    own = raised.own_frame
+    inner = raised.described
+    if own is not None:
+        inner = inner.partition(f" in {own.file}:{own.line}")[0]
+
+    packages = list(dict.fromkeys(_PACKAGE.findall(inner)))
+
+    if raised.name in _OF_VERSIONS and len(packages) > 1:
+        where = f"{packages[1]} does not fit {packages[0]}"
+        advice = advice or "update both, or pin releases of them that go together"
+    elif own is None:
+        return advice
+    elif own is raised.frames[-1]:
+        where = f"your code ({own.place}) stopped at `{own.code[:60]}`".removesuffix(
+            " stopped at ``"
+        )
+    else:
+        where = f"your code ({own.place}) called {raised.frames[-1].place}"
+
+    return f"{where}; {advice or 'compare its values with what the message asks for'}"
