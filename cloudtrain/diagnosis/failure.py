@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from cloudtrain.diagnosis.candidates import (
     Consequence,
     Raised,
 )
+from cloudtrain.diagnosis.left_out import remedy_of_left_out
 from cloudtrain.diagnosis.log_text import (
     HEAD_BYTES,
     TAIL_BYTES,
@@ -27,9 +29,10 @@ from cloudtrain.diagnosis.places import remedy_of_place
 from cloudtrain.diagnosis.rule import Restart, Rule
 from cloudtrain.diagnosis.rules import rule_of, with_signal_name
 from cloudtrain.diagnosis.search import Search, shape
+from cloudtrain.errors import StorageError
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogReader
-from cloudtrain.runs.record import terms_of
+from cloudtrain.runs.record import RunRecord, terms_of
 from cloudtrain.runs.state import RunState, explain
 from cloudtrain.runs.store import RunStore, summaries
 from cloudtrain_wire.causes import process_name
@@ -295,6 +298,9 @@ def diagnose_run(
         diagnosis = replace(diagnosis, cause=diagnosis.headline)
     if cause.hint and better is None:
         diagnosis = replace(diagnosis, remedy=cause.hint)
+    with suppress(StorageError):  # a plan that cannot be read
+        left_out = remedy_of_left_out(diagnosis.headline, RunRecord(folder).source_root)
+        diagnosis = replace(diagnosis, remedy=left_out or diagnosis.remedy)
 
     return diagnosis
 

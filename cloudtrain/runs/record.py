@@ -127,6 +127,11 @@ class RunRecord:
         return str(self._part("facts", "source").get("digest") or "")
 
     @property
+    def source_root(self) -> str:
+        """Source folder on the machine that planned it; empty if unknown."""
+        return str(self._part("facts", "source").get("root") or "")
+
+    @property
     def other_machines(self) -> tuple[str, ...]:
         """Return `other_machines` of the plan; empty if it cannot be read."""
         with suppress(StorageError):

@@ -92,6 +92,33 @@ def test_a_failed_run_is_explained_with_evidence_remedy_and_the_next_command(
     ]
 
 
+@pytest.mark.parametrize(
+    ("ignored", "message", "remedy"),
+    [
+        (
+            "*.log\n*.bin",
+            "'data/train.bin'",
+            "but .gitignore:2 leaves it out of the archive: add !data/",
+        ),
+        ("data", "'/opt/ml/code/data/train.bin'", "but .gitignore:1 leaves it out"),
+        ("*.bin", "'train.bin'", "correct the path"),
+        ("*.log", "'data/train.bin'", "correct the path"),
+    ],
+)
+def test_a_file_that_an_ignore_rule_left_out_is_named_with_the_line_to_add(
+    home: RunStore, tmp_path: Path, ignored: str, message: str, remedy: str
+) -> None:
+    source = tmp_path / "source"
+    (source / "data").mkdir(parents=True)
+    (source / "data" / "train.bin").touch()
+    (source / ".gitignore").write_text(ignored)
+    error = {"exception": "FileNotFoundError", "message": f"No such file or directory: {message}"}
+    plan = {"provider": "local", "facts": {"source": {"root": str(source)}}}
+    folder = a_run(home, "failed", error=error)
+    (folder.path / "plan.json").write_text(json.dumps({**plan, "spec": {"name": "digits"}}))
+    assert remedy in shown("a-1")
+
+
 def test_logs_of_all_nodes_show_the_cause_behind_a_consequence(home: RunStore) -> None:
     error = {"exception": "SIGKILL", "message": "was killed by SIGKILL (out of host memory?)"}
     line = "[node 1] Memory cgroup out of memory: Killed process 7 (python3)"
