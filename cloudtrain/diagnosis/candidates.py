@@ -41,7 +41,9 @@ _ALONE = re.compile(
 """Pattern of an exception in a line without a traceback before it."""
 _HANDED_ON = re.compile(r"Caught \w+ in (DataLoader worker|replica|pin memory)|^Traceback \(most")
 """Pattern of an exception that is raised again for another process."""
-_LIBRARY = re.compile(r"(?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d[^/\\]*[/\\]|^<")
+_LIBRARY = re.compile(
+    r"(?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d[^/\\]*[/\\]|[/\\]bin[/\\][\w-]+$|^<"
+)
 
 _PACKAGES = re.compile(r"(?:site|dist)-packages[/\\]")
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path, PurePosixPath
 
-from cloudtrain.source.git import IgnoreFile, repository_top
+from cloudtrain.source.git import IgnoreFile
 from cloudtrain.source.walk import walk
 from cloudtrain_wire.bounded_files import read_regular_file
 
 _MISSING = re.compile(
-    r"(?:No such file or directory|can't open file):?"
+    r"(?:No such file or directory|can't open file|name =):?"
     r" '(?:/[^'\n]{0,300}/(?:source|code)/)?([^/'\n][^'\n]{0,300})'"
 )
 """Pattern of a missing file of a job, relative to the folder of its source."""
@@ -20,7 +19,7 @@ _MISSING = re.compile(
 def remedy_of_left_out(message: str, root: str) -> str:
     """Return how to bring the file that is missing in a job into its archive.
 
-    Empty if it is not in the source folder, or if no ignore rule keeps it out.
+    Empty if it is not in the source folder, or is in the archive.
     """
     match = _MISSING.search(message)
     if match is None or not root:
@@ -41,23 +40,23 @@ def remedy_of_left_out(message: str, root: str) -> str:
 def _rule_that_leaves_out(root: Path, path: PurePosixPath) -> str:
     """Return the nearest ignore rule of a file that is not archived, such as `.gitignore:1`."""
     entry = root / path
-    if ".." in path.parts or not entry.exists():
-        return ""
-    if any(PurePosixPath(name).is_relative_to(path) for name, _ in walk(str(root)).files):
+    if ".." in path.parts or not (entry.is_file() or any(entry.glob("*"))):
         return ""
 
-    top = repository_top(root) or root
-    for folder in entry.parents:
+    archived = walk(str(root))
+    names = [name for name, _ in archived.files]
+    if any(PurePosixPath(name).is_relative_to(path) for name in [*names, *archived.links]):
+        return ""
+
+    for folder in path.parents:
         for name in (".cloudtrainignore", ".gitignore"):
-            if number := _matching_line(folder / name, entry.relative_to(folder)):
-                return f"{os.path.relpath(folder / name, root)}:{number}"
-        if folder == top:
-            break
+            if number := _matching_line(root / folder / name, path.relative_to(folder)):
+                return f"{folder / name}:{number}"
 
-    return ""
+    return "a rule of git or of cloudtrain"
 
 
-def _matching_line(file: Path, path: Path) -> int:
+def _matching_line(file: Path, path: PurePosixPath) -> int:
     """Return the number of the last line of an ignore file that matches a path; 0 for none."""
     try:
         content = read_regular_file(file, follow=False)

@@ -13,34 +13,35 @@ _OF_VERSIONS = ("AttributeError", "ImportError", "NameError", "NotImplementedErr
 
 _LACKING = (
     (
-        r"^KeyError: (?P<what>['\"][^'\"]{1,60}['\"])",
-        "there is no {what} in what it reads: compare the names with those of the settings, of the data's"
-        " columns or of the file",
+        r"^KeyError: (?P<what>['\"][^'\"]{1,60}['\"]|-?\d+)",
+        "there is no {what} in what it reads: compare the names with those of the settings, of the"
+        " data's columns or of the file",
     ),
     (
-        r"^(?:AttributeError|TypeError): '?NoneType'? ?object (?:has no attribute|is not)",
+        r"^(?:AttributeError|TypeError): [^<]{0,200}\bNoneType\b",
         "a value there is None: look for the file, setting or part that was not given or not found",
     ),
     (
         r"^AttributeError: '(?:Namespace|\w*(?:Config|Args|Arguments))' object has no attribute"
         r" (?P<what>'\w{1,60}')",
-        "the program's settings do not define {what}: add it to its parser or configuration, or take"
-        " code and settings of one release",
+        "the program's settings do not define {what}: add it to its parser or configuration, or"
+        " take code and settings of one release",
     ),
     (
         r"^(?:UnboundLocalError|NameError): .{0,20}(?P<what>'\w{1,60}')",
-        "nothing has set {what} before: look for the import, or for the case of the settings or data"
-        " that no branch of the code handles",
+        "nothing has set {what} before: look for the import, or for the case of the settings or"
+        " data that no branch of the code handles",
     ),
     (
         r"^[^<]{0,300}\(\S{1,60}\.py, line \d+\)|^(?:SyntaxError|IndentationError)\b",
-        "that file does not compile with this Python: correct it; if a package wrote it, update that"
-        " package together with those that it adapts",
+        "that file does not compile with this Python: correct it; if a package wrote it, update"
+        " that package together with those that it adapts",
     ),
     (
         r"^IndexError: (?:list|tuple|string|pop)",
         "a list is empty or shorter than the index: look at what was found to fill it",
     ),
+    (r"^\w+: +(?:<|$)", "it has no message: print the values of that line"),
     (
         r"< (?:__getitem__|collate_fn|_worker_loop) in |[/\\]torch[/\\]utils[/\\]data[/\\]",
         "look at the key or file of the data that it read (num_workers=0 shows which)",

@@ -74,7 +74,7 @@ class Rule:
 
 
 def fitting(texts: tuple[tuple[str, str], ...], text: str) -> str:
-    """Return the first text whose expression is found, with the groups of that; empty if none is."""
+    """Return the first text whose expression is found, with its groups; empty if none is."""
     for pattern, remedy in texts:
         if match := _compiled(pattern).search(text):
             return remedy.format(**match.groupdict())

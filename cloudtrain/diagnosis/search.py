@@ -101,9 +101,10 @@ _DONE = re.compile(
 )
 _EXIT_0 = re.compile(r"\bexit(ing|ed)?( with)?( code)? 0\b", re.IGNORECASE)
 _LOGGED_EXCEPTION = re.compile(
-    r"\W?(INFO|DEBUG)\W+((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): |Could not load library )"
+    r"\W?(INFO|DEBUG)\W+((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): "
+    r"|Could not load library |\S+: line \d+: )"
 )
-"""Pattern of an exception, or of a loader's error, that is logged as information."""
+"""Pattern of an exception, or of an error of a loader or a shell, that is logged as information."""
 _DIRECT = "The above exception was the direct cause"
 _CONTEXT = "During handling of the above exception"
 _MENTIONED = re.compile(r"(?<![\w.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): ([^ ].*)")
@@ -111,6 +112,8 @@ _MENTIONED = re.compile(r"(?<![\w.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Excepti
 _THROWN = re.compile(r"terminate called after throwing an instance of '(?:\w+::)*(\w+)'")
 _WHAT = re.compile(r" *what\(\): +(.+)")
 """Patterns of an exception of C++, and of its message in the next line."""
+_NO_PROGRAM = re.compile(r"FileNotFoundError: [^<]*: '([^'/<]+)' < _execute_child in ")
+"""Pattern of an exception about a program that Python was to start."""
 _NOTEBOOK_HEADER = re.compile(
     r"(?:[A-Za-z_]\w*\.)*([A-Z]\w*) {3,}Traceback \(most recent call last\)"
 )
@@ -296,6 +299,8 @@ class Search:
             return
         self.last_lines.append(line)
         rule = self._rule_of(line)
+        if program := _NO_PROGRAM.match(raised.described):
+            rule = rule_of(f"{program[1]}: command not found")
         if rule is None or rule.is_symptom:
             places = (rule for rule in RULES if rule.knows_place(raised.described))
             rule = next(places, rule)

@@ -228,7 +228,7 @@ REMEDIES = {
     "Rank 3 crashed with exit code -7": "resources.shm",
     "Bus error (core dumped)": "mapped file",
     "RuntimeError: CUDA error: an illegal instruction was encountered": "another machine",
-    "RuntimeError: operator torchvision::nms does not exist": "+cpu beside a build for CUDA",
+    "RuntimeError: operator torchvision::nms does not exist": "one is +cpu and the other for CUDA",
     "slurmstepd: error: *** JOB 4 ON n1 CANCELLED AT 2026-11-21T02:04:34 DUE TO TIME LIMIT ***": "sbatch",
     "RuntimeError: No CUDA GPUs are available": "machine that has GPUs",
     "RuntimeError: No HIP GPUs are available": "/dev/kfd",
@@ -249,6 +249,24 @@ REMEDIES = {
     "ImportError: attempted relative import with no known parent package": "-m package.module",
     "ImportError: you need flash_attn version to be at least 2.1.0. Detected version 2.0.4.": "==version",
     "ray.exceptions.RayActorError: The actor died unexpectedly": "session_latest/logs",
+    "ImportError: the package flash_attn seems to be not installed": "sdpa",
+    "ModuleNotFoundError: No module named 'src.models'": "must be in the source folder",
+    "RuntimeError: NCCL version mismatch between ranks": "the same image on all nodes",
+    "OSError: [Errno 30] Read-only file system: '/x'": "CLOUDTRAIN_OUTPUT_DIR",
+    "RuntimeError: params[0] in this process with sizes [4] appears not to match": "same arguments",
+    "AttributeError: 'DistributedDataParallel' object has no attribute 'x'": "model.module",
+    "pull access denied for train": "AcrPull",
+    "ibv_reg_mr failed with Cannot allocate memory": "memlock",
+    "An error occurred (NoSuchBucket) when calling": "the job's own region",
+    "Reason: Evicted": "kubectl describe",
+    "exitcode  : 2 (pid: 4)": "refused arguments",
+    "[INFO] train.sh: line 1: accelerate: command not found": "accelerate.commands.launch",
+    "IndexError: index 21 is out of bounds for axis 0 with size 21": "number of classes",
+    "IndexError: index 1 is out of bounds for axis 0 with size 1": "shape of a batch",
+    "AssertionError: no_sync is incompatible with ZeRO stage 2": "in the configuration",
+    "TypeError: expected str, bytes or os.PathLike object, not NoneType": "is None",
+    "OSError: [E050] Can't find model 'en_core_web_sm'.": "of the hub",
+    "Docker container `1-execution-wrapper` failed with status code": "support of Azure",
 }
 
 
@@ -298,11 +316,19 @@ PLACES = {
         "your code (/app/data.py:12) called torch/optim/adam.py:9; compare"
     ),
     (LOADER, "ValueError: seven is odd"): "look at the key or file of the data",
+    (OWN_FRAME, "AssertionError"): "it has no message: print the values",
     ("", "AttributeError: 'NoneType' object has no attribute 'to'"): "a value there is None",
     ("", "AttributeError: 'Namespace' object has no attribute 'config'"): "do not define 'config'",
     ("", "UnboundLocalError: local variable 'rate' referenced before"): "nothing has set 'rate'",
     ("", "RuntimeError: non-default argument follows (X.py, line 6)"): "does not compile",
 }
+
+
+def test_a_program_that_python_cannot_start_is_missing() -> None:
+    frames = '  File "/usr/lib/python3.12/subprocess.py", line 1955, in _execute_child'
+    exception = "FileNotFoundError: [Errno 2] No such file or directory: 'sbatch'"
+    diagnosis = diagnosed("Traceback (most recent call last):", frames, exception)
+    assert name_of(diagnosis.rule) == "command-not-found"
 
 
 @pytest.mark.parametrize(("frames", "exception"), PLACES)

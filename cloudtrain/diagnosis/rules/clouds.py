@@ -20,8 +20,8 @@ SAGEMAKER_QUOTA = Rule(
     remedies=(
         (
             r"is not available in this region",
-            "this region does not offer that instance type for training: name another one, or another"
-            " region",
+            "this region does not offer that instance type for training: name another one, or"
+            " another region",
         ),
         (
             r"service limit '(?P<limit>[^']*\bml\.[^']+)'",
@@ -157,8 +157,8 @@ CAPACITY = (
         remedies=(
             (
                 r"DUE TO TIME LIMIT|JobState=TIMEOUT",
-                "raise Slurm's own limit (sbatch --time, or a partition with a higher one), and continue"
-                " from the last checkpoint",
+                "raise Slurm's own limit (sbatch --time, or a partition with a higher one), and"
+                " continue from the last checkpoint",
             ),
         ),
         source=_AWS,
@@ -189,6 +189,13 @@ CAPACITY = (
             "start again in some minutes; if it comes back, look at the cloud's page of its state,"
             " and on SageMaker keep fewer or smaller checkpoints: it also fails like this if it"
             " cannot copy or restore them"
+        ),
+        remedies=(
+            (
+                r"-(execution-wrapper|lifecycler|hosttools|data-capability)\b",
+                "Azure's own part of the container failed: start again, fewer jobs at a time; if it"
+                " comes back, ask the support of Azure",
+            ),
         ),
         restart="retry",
         source="https://docs.aws.amazon.com/sagemaker/latest/APIReference/CommonErrors.html",
@@ -289,7 +296,8 @@ ACCESS = (
             (
                 r"(?P<who>arn:aws[\w-]*:(iam|sts)::\S{1,100}) is not authorized to perform:"
                 r" (?P<action>[\w:]+)",
-                "allow {action} to {who}, which called: the job's role only if aws.role is that role",
+                "allow {action} to {who}, which called: the job's role only if aws.role is that"
+                " role",
             ),
         ),
         source=_IAM,
@@ -360,22 +368,9 @@ _ENVIRONMENTS = (
 
 IMAGES = (
     Rule(
-        name="image-pull-unauthorized",
-        patterns=(
-            r"FailedPullingImage[\s\S]{0,2000}unauthorized|pull access denied",
-            r"denied: requested access to",
-        ),
-        cause="the job's machines are not allowed to pull the image",
-        remedy=(
-            "the identity of the job's machines needs AcrPull on the registry"
-            " (Microsoft.ContainerRegistry/registries/pull/read): cloudtrain doctor azure says"
-            " whose that is"
-        ),
-        source=_ENVIRONMENTS,
-    ),
-    Rule(
         name="image-not-found",
         patterns=(
+            r"pull access denied|denied: requested access to",
             r"CannotPullContainer|FailedPullingImage|[Ii]mage .{0,200}(does not exist|not found|cannot be pulled)",
             r"(pull|find|access).{0,40} image|manifest (for \S+ not found|unknown)",
             r"ImagePullBackOff|ErrImagePull",
@@ -385,6 +380,14 @@ IMAGES = (
         remedy=(
             "look at the image's address, and whether it was pushed: to ECR in the job's region,"
             " which the role may pull from, or to the workspace's registry"
+        ),
+        remedies=(
+            (
+                r"unauthorized|denied",
+                "the identity of the job's machines needs AcrPull on the registry"
+                " (Microsoft.ContainerRegistry/registries/pull/read): cloudtrain doctor azure says"
+                " whose that is; on AWS the role needs the right to pull",
+            ),
         ),
         source="https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo.html",
     ),
@@ -432,13 +435,6 @@ IMAGES = (
             " build --platform …"
         ),
         source="https://docs.docker.com/build/building/multi-platform/",
-    ),
-    Rule(
-        name="no-torch",
-        patterns=(r"torch cannot be imported|No module named '?torch'?$",),
-        cause="torch cannot be imported where the job runs",
-        remedy="install it in the image, or locally in the Python that runs the job",
-        source="docs/reference/image.md",
     ),
     Rule(
         name="container-cannot-start",

@@ -35,17 +35,9 @@ COMMUNICATION = (
         ),
     ),
     Rule(
-        name="locked-memory",
-        patterns=(r"ibv_(reg_mr|create_cq|create_qp).{0,120}Cannot allocate memory",),
-        cause="InfiniBand could not lock memory",
-        remedy=(
-            "lift the limit of locked memory: ulimit -l unlimited (docker run --ulimit memlock=-1)"
-        ),
-        source=_NCCL,
-    ),
-    Rule(
         name="fabric-error",
         patterns=(
+            r"ibv_(reg_mr|create_cq|create_qp).{0,120}Cannot allocate memory",
             r"NET/IB ?: ?Got completion .{0,80}error",
             r"Got completion from peer .{0,120}(status|error)",
             r"ibv_(modify_qp|create_qp|poll_cq|post_send).{0,60}(failed|error)",
@@ -56,6 +48,13 @@ COMMUNICATION = (
         remedy=(
             "start again, on other machines if it comes back; NCCL_IB_DISABLE=1 in env shows"
             " whether sockets work"
+        ),
+        remedies=(
+            (
+                r"Cannot allocate memory",
+                "InfiniBand could not lock memory: lift that limit, ulimit -l unlimited (docker run"
+                " --ulimit memlock=-1)",
+            ),
         ),
         restart="retry",
         source=_NCCL,
@@ -71,24 +70,26 @@ COMMUNICATION = (
         source="https://docs.pytorch.org/docs/stable/distributed.html",
     ),
     Rule(
-        name="nccl-versions-differ",
-        patterns=(r"[Mm]ismatched NCCL version|NCCL version mismatch",),
-        cause="the ranks have different versions of NCCL",
-        remedy="use the same image on all nodes",
-        source=_NCCL,
-    ),
-    Rule(
         name="collectives-differ",
         patterns=(
+            r"params\[\d+\] in (this process|rank).{0,120}(appears not to match|sizes)",
+            r"DDP expects same model across all ranks",
             r"Detected mismatch between collectives on ranks",
             r"Mismatch between collective operation types|DistributedOperationException",
             r"All shapes across devices must be valid|Message truncated",
             r"Forward order differs across ranks|message truncated : received",
         ),
-        cause="the ranks called different collectives, or with different shapes",
+        cause="the ranks called different collectives, or have different shapes or models",
         remedy=(
             "look for a branch that only some ranks take (if rank == 0, an uneven number of"
             " batches) around that call"
+        ),
+        remedies=(
+            (
+                r"params\[|same model",
+                "build the model from the same arguments on every rank; sizes must not come from a"
+                " rank's own share of the data",
+            ),
         ),
         source="https://docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications",
     ),
@@ -109,19 +110,6 @@ COMMUNICATION = (
         source=_DDP,
     ),
     Rule(
-        name="models-differ",
-        patterns=(
-            r"params\[\d+\] in (this process|rank).{0,120}(appears not to match|sizes)",
-            r"DDP expects same model across all ranks",
-        ),
-        cause="the ranks have different models",
-        remedy=(
-            "build the model from the same arguments on every rank; sizes must not come from a"
-            " rank's own share of the data"
-        ),
-        source=_DDP,
-    ),
-    Rule(
         name="port-in-use",
         patterns=(r"Address already in use|EADDRINUSE|port is already allocated",),
         cause="a port, such as that of the ranks' rendezvous, was taken",
@@ -132,8 +120,8 @@ COMMUNICATION = (
         remedies=(
             (
                 r"OSError: \[Errno 98\]",
-                "the program itself binds it: let the system choose a free port (0), or give each rank one"
-                " of its own; a rerun with the same port may fail again",
+                "the program itself binds it: let the system choose a free port (0), or give each"
+                " rank one of its own; a rerun with the same port may fail again",
             ),
         ),
         source=_RENDEZVOUS,
@@ -222,8 +210,8 @@ COMMUNICATION = (
         remedies=(
             (
                 r"built in",
-                "this torch is built without it: use gloo on CPUs, init_process_group('gloo'); nccl needs a"
-                " torch for CUDA, and mpi a torch that is built from source",
+                "this torch is built without it: use gloo on CPUs, init_process_group('gloo'); nccl"
+                " needs a torch for CUDA, and mpi a torch that is built from source",
             ),
         ),
         source="https://docs.pytorch.org/docs/stable/distributed.html#backends",
@@ -266,7 +254,7 @@ COMMUNICATION = (
     ),
     Rule(
         name="nccl-internal-error",
-        patterns=(r"ncclInternalError",),
+        patterns=(r"ncclInternalError|ProcessGroupNCCL\.cpp:\d+, internal error - ",),
         cause="a check inside NCCL failed",
         remedy=(
             "NCCL_DEBUG=WARN in env names it; a network interface that does not reach the others, a"
@@ -281,8 +269,8 @@ COMMUNICATION = (
         suggests=(r"\bMPI_Init(_thread)?\b",),
         cause="MPI could not start: its library and what started the ranks do not go together",
         remedy=(
-            "start the ranks by the mpirun of the MPI that mpi4py is built for (Slurm: srun --mpi=pmix), or"
-            " without MPI: launcher: torchrun"
+            "start the ranks by the mpirun of the MPI that mpi4py is built for (Slurm: srun"
+            " --mpi=pmix), or without MPI: launcher: torchrun"
         ),
         source="https://docs.open-mpi.org/en/main/launching-apps/slurm.html",
     ),
@@ -392,8 +380,14 @@ CONSEQUENCES = (
         ),
         remedies=(
             (
+                r"exit ?code\s{0,3}: ?2\b",
+                "exit code 2 is that of refused arguments, and of a script that is not there: look"
+                " at the usage or the path that is printed above",
+            ),
+            (
                 r"\bpip\d?\b.{0,40}install",
-                "look at pip's own lines above: the requirement that it names could not be installed",
+                "look at pip's own lines above: the requirement that it names could not be"
+                " installed",
             ),
             (
                 r"Actor|\b[Rr]ay\b|Raylet",

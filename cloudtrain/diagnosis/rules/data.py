@@ -9,29 +9,25 @@ _AZURE = "https://learn.microsoft.com/azure/machine-learning/how-to-troubleshoot
 
 DATA = (
     Rule(
-        name="bucket-elsewhere",
+        name="input-empty",
         patterns=(
             r"NoSuchBucket|(bucket|S3).{0,120}(different|another|wrong|same) region",
             r"PermanentRedirect|must be in region",
-        ),
-        cause="a bucket does not exist, or is in another region than the job",
-        remedy=(
-            "bucket, inputs and image must be in the job's own region: see aws.bucket and"
-            " aws.region"
-        ),
-        source=_S3,
-    ),
-    Rule(
-        name="input-empty",
-        patterns=(
             r"No S3 objects found|S3 (prefix|key|object).{0,200}not (found|exist)|NoSuchKey",
             r"An error occurred \(404\)",
             r"([Oo]bject|[Kk]ey) \"?s3://\S{1,300} (not found|does not exist)",
             r"[Kk]ey \"[^\"]{1,200}\" does not exist",
         ),
-        cause="there is nothing at the address of an input",
+        cause="there is nothing at the address of an input, or its bucket is in another region",
         remedy=(
             "there is nothing at an input's address: look at inputs in job.yaml (aws s3 ls ADDRESS)"
+        ),
+        remedies=(
+            (
+                r"NoSuchBucket|region|PermanentRedirect",
+                "bucket, inputs and image must be in the job's own region: see aws.bucket and"
+                " aws.region",
+            ),
         ),
         source=_S3,
     ),
@@ -102,6 +98,9 @@ DATA = (
             r"IndexError: Target -?\d+ is out of bounds|index out of range in self",
             r"has the label \d+: expected 0 to|Class values must be smaller than num_classes",
             r"Assertion `cur_target >= 0",
+        ),
+        suggests=(
+            r"index (?P<size>[2-9]|\d\d+) is out of bounds for \w+ \d+ with size (?P=size)\b",
         ),
         cause="a label or token is outside the range that the model knows",
         remedy=(

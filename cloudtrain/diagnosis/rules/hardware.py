@@ -114,11 +114,12 @@ HARDWARE = (
             r"shows \d+ GPUs|invalid device ordinal|Invalid device id|You requested gpu: \[",
             r"Invalid CUDA '?device",
             r"available (GPUs?|nodes) .{0,20}(is|are) (less|fewer|smaller) than .{0,30}\d",
+            r"device < num_gpus INTERNAL ASSERT",
         ),
         cause="fewer GPUs are visible than the processes need",
         remedy=(
-            "ask for fewer GPUs (processes, nodes times GPUs of each), or for more machines; check that"
-            " all nodes have joined, and that your own image sees the driver"
+            "ask for fewer GPUs (processes, nodes times GPUs of each), or for more machines; check"
+            " that all nodes have joined, and that your own image sees the driver"
         ),
         source="docs/guides/several-nodes.md",
     ),
@@ -145,19 +146,20 @@ HARDWARE = (
         ),
         cause="the program needs a GPU, and no GPU is visible",
         remedy=(
-            "take a machine that has GPUs, and ask for them (resources.gpus; 0 where there is none); take"
-            " an image with a torch for them; CUDA_VISIBLE_DEVICES must not be empty"
+            "take a machine that has GPUs, and ask for them (resources.gpus; 0 where there is"
+            " none); take an image with a torch for them; CUDA_VISIBLE_DEVICES must not be empty"
         ),
         remedies=(
             (
                 r"libcuda|libnvidia|NVIDIA driver|NVML|container-cli|cannot give GPUs",
-                "NVIDIA's driver brings it, no package does: take a machine with a GPU, or its driver and"
-                " container toolkit on this one; on a machine without a GPU set resources.gpus: 0",
+                "NVIDIA's driver brings it, no package does: take a machine with a GPU, or its"
+                " driver and container toolkit on this one; on a machine without a GPU set"
+                " resources.gpus: 0",
             ),
             (
                 r"HIP|ROCm",
-                "take a machine with AMD GPUs, and give the container /dev/kfd and /dev/dri; take an image"
-                " with a torch for ROCm; HIP_VISIBLE_DEVICES must not be empty",
+                "take a machine with AMD GPUs, and give the container /dev/kfd and /dev/dri; take"
+                " an image with a torch for ROCm; HIP_VISIBLE_DEVICES must not be empty",
             ),
         ),
         source="https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
@@ -190,22 +192,19 @@ HARDWARE = (
         patterns=(
             r"DUE TO NODE FAILURE|NODE_FAIL\b",
             r"[Nn]ode .{0,60}(is|became) (NotReady|unhealthy|down)\b",
+            r"^\W*([Rr]eason:? +)?Evicted\b",
         ),
-        cause="a machine failed or was taken out of the cluster",
+        cause="a machine failed, was taken out of the cluster, or evicted its pod",
         remedy=_ANOTHER,
+        remedies=(
+            (
+                r"Evicted",
+                "kubectl describe pod names what its node was short of: request it (memory,"
+                " ephemeral-storage), and start again",
+            ),
+        ),
         restart="retry",
         source="https://slurm.schedmd.com/squeue.html",
-    ),
-    Rule(
-        name="evicted",
-        patterns=(r"^\W*([Rr]eason:? +)?Evicted\b",),
-        cause="the cluster evicted the pod: its node was short of memory or disk, or was drained",
-        remedy=(
-            "kubectl describe pod names what was short: request it (memory, ephemeral-storage), and"
-            " start again"
-        ),
-        restart="retry",
-        source="https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/",
     ),
     Rule(
         name="gpu-busy",
@@ -218,14 +217,15 @@ HARDWARE = (
     Rule(
         name="amd-gpu-call-failed",
         patterns=(
-            r"HIP error: \w|\bhipError[A-Z]\w+|HSA_STATUS_ERROR|\bMIOpen Error|rocblas_status_\w+",
+            r"HIP error: \w|\bhipError[A-Z]\w+|HSA_STATUS_ERROR|\bMIOpen Error",
+            r"miopenStatus[A-Z]\w+|rocblas_status_\w+",
             r"Memory access fault by GPU node",
         ),
         unless=r"NCCL",
         cause="an operation on an AMD GPU failed",
         remedy=(
-            "AMD_SERIALIZE_KERNEL=3 in env names the operation; a torch built for another ROCm or another"
-            " GPU is usual, and full memory; dmesg (amdgpu) has errors of the GPU itself"
+            "AMD_SERIALIZE_KERNEL=3 in env names the operation; a torch built for another ROCm or"
+            " another GPU is usual, and full memory; dmesg (amdgpu) has errors of the GPU itself"
         ),
         restart="retry",
         source="https://rocm.docs.amd.com/projects/HIP/en/latest/how-to/debugging.html",
@@ -254,8 +254,8 @@ HARDWARE = (
         ),
         cause="an operation on the GPU failed: its kernel, its driver or the GPU itself",
         remedy=(
-            "start again on another machine, and look for an Xid of that time in the log of this one"
-            " (dmesg); if it comes back, CUDA_LAUNCH_BLOCKING=1 in env names the operation"
+            "start again on another machine, and look for an Xid of that time in the log of this"
+            " one (dmesg); if it comes back, CUDA_LAUNCH_BLOCKING=1 in env names the operation"
         ),
         restart="retry",
         source=_XID,
@@ -271,9 +271,9 @@ HARDWARE = (
         unless=r"NCCL|NO_DEVICE",
         cause="a call of CUDA or of one of its libraries failed",
         remedy=(
-            "CUDA_LAUNCH_BLOCKING=1 in env names the operation; usual are shapes or a batch that the"
-            " kernel does not take, full memory, packages of another CUDA, and a torch that is older than"
-            " this GPU"
+            "CUDA_LAUNCH_BLOCKING=1 in env names the operation; usual are shapes or a batch that"
+            " the kernel does not take, full memory, packages of another CUDA, and a torch that is"
+            " older than this GPU"
         ),
         source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
         is_symptom=True,
@@ -304,16 +304,6 @@ STORAGE = (
         source=_ERRNO,
     ),
     Rule(
-        name="read-only-disk",
-        patterns=(r"Read-only file system|EROFS",),
-        cause="the program wrote to a place that is mounted for reading only",
-        remedy=(
-            "write to CLOUDTRAIN_OUTPUT_DIR, CLOUDTRAIN_MODEL_DIR or CLOUDTRAIN_CHECKPOINT_DIR:"
-            " inputs are read-only"
-        ),
-        source="docs/concepts/contract.md",
-    ),
-    Rule(
         name="stale-file-handle",
         patterns=(
             r"Stale (NFS )?file handle|ESTALE|Transport endpoint is not connected",
@@ -342,6 +332,7 @@ STORAGE = (
     Rule(
         name="permission-denied",
         patterns=(
+            r"Read-only file system|EROFS",
             r"PermissionError|Permission denied|\[Errno 13\]|EACCES|Operation not permitted",
             r"kind: PermissionDenied",
         ),
@@ -350,6 +341,13 @@ STORAGE = (
         remedy=(
             "write to the job's own folders (CLOUDTRAIN_OUTPUT_DIR and the like), and see which"
             " user the container runs as and who owns the file"
+        ),
+        remedies=(
+            (
+                r"Read-only|EROFS",
+                "write to CLOUDTRAIN_OUTPUT_DIR, CLOUDTRAIN_MODEL_DIR or CLOUDTRAIN_CHECKPOINT_DIR:"
+                " inputs are mounted for reading only",
+            ),
         ),
         source="docs/concepts/contract.md",
     ),

@@ -30,7 +30,7 @@ MODELS = (
                 r"Can't load (the )?(tokenizer|config|model|image processor|feature extractor|pr"
                 r"ocessor|weights)\w*"
             ),
-            r"Error no file named|does not appear to have a file named",
+            r"Can't find model '|Error no file named|does not appear to have a file named",
             r"is not the path to a directory containing|EntryNotFoundError",
             r"Entry Not Found for url|Unrecognized model in",
         ),
@@ -116,21 +116,6 @@ MODELS = (
         source="https://docs.pytorch.org/docs/stable/meta.html",
     ),
     Rule(
-        name="wrapped-model",
-        patterns=(
-            (
-                r"'(DistributedDataParallel|DataParallel|FullyShardedDataParallel|DeepSpeedEngin"
-                r"e|OptimizedModule)' object has no attribute"
-            ),
-        ),
-        cause="an attribute of the model was read from its wrapper (DDP, FSDP, DeepSpeed)",
-        remedy=(
-            "take model.module where the model is wrapped, or keep a name for the model from before"
-            " it was"
-        ),
-        source="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
-    ),
-    Rule(
         name="parameters-differ",
         patterns=(
             r"[Mm]ust flatten tensors with|requires uniform|Cannot flatten integer",
@@ -196,12 +181,13 @@ CHECKPOINTS = (
             r"Unable to load weights from pytorch checkpoint",
         ),
         places=(
-            r"^(OSError: \[Errno 22\]|EOFError|UnpicklingError)[^<]*<[^<]*/torch/serialization\.py:",
+            r"^(OSError: \[Errno 22\]|EOFError|UnpicklingError)"
+            r"[^<]*<[^<]*/torch/serialization\.py:",
         ),
         cause="a checkpoint or file of weights is damaged or not complete",
         remedy=(
-            "remove it: resume from an earlier checkpoint, let a cache be made again, or download it"
-            " again (a text file of git LFS in its place shows so, too)"
+            "remove it: resume from an earlier checkpoint, let a cache be made again, or download"
+            " it again (a text file of git LFS in its place shows so, too)"
         ),
         source=_SAVING,
     ),
@@ -233,8 +219,9 @@ CHECKPOINTS = (
         remedies=(
             (
                 r"[Uu]nexpected key[\s\S]{0,80}?['\"](module|_orig_mod)\.",
-                "the weights are those of a wrapped model: strip 'module.' or '_orig_mod.' from their"
-                " names, or save the state dict of model.module; the checkpoint itself is good",
+                "the weights are those of a wrapped model: strip 'module.' or '_orig_mod.' from"
+                " their names, or save the state dict of model.module; the checkpoint itself is"
+                " good",
             ),
             (
                 r"[Mm]issing key[\s\S]{0,80}?['\"](module|_orig_mod)\.",

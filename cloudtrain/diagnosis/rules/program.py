@@ -24,6 +24,7 @@ SETTINGS = (
             r"Could not find the transformer layer class|Additional properties are not allowed",
             r"is not valid under any of the given schemas",
         ),
+        suggests=(r"(Assertion|Value)Error: .{0,80}\b(incompatible|not compatible) with\b",),
         places=(
             r"^(?!KeyboardInterrupt)[^<]*<[^<]*[/\\](hydra|omegaconf|pydantic|pydantic_core|jsonargparse|yaml|"
             r"simple_parsing)[/\\]",

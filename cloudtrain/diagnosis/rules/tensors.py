@@ -101,8 +101,8 @@ MEMORY = (
         remedies=(
             (
                 r"Process \d+ has (?P<held>[1-9][\d.]*) GiB memory in use",
-                "another process holds {held} GiB of this GPU: end it, or give each rank a GPU of its own;"
-                " if it belongs to the same job, make the batch smaller",
+                "another process holds {held} GiB of this GPU: end it, or give each rank a GPU of"
+                " its own; if it belongs to the same job, make the batch smaller",
             ),
         ),
         source=_CUDA_NOTES,
@@ -197,8 +197,8 @@ TENSORS = (
         remedies=(
             (
                 r"more than 1 value per channel when training",
-                "batch normalization needs two samples: pass drop_last=True to the DataLoader, or use"
-                " larger batches",
+                "batch normalization needs two samples: pass drop_last=True to the DataLoader, or"
+                " use larger batches",
             ),
         ),
         source="https://docs.pytorch.org/docs/stable/notes/broadcasting.html",

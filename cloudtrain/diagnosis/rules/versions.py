@@ -7,6 +7,8 @@ from cloudtrain.diagnosis.rule import Rule
 _TORCH = "https://pytorch.org/get-started/previous-versions/"
 _PIP = "https://pip.pypa.io/en/stable/topics/dependency-resolution/"
 
+_OWN_MODULES = r"(?:src|utils?|lib|models?|modules?|tools|common|configs?|data|scripts|helpers)\."
+"""Pattern of names that programs give to their own folders."""
 
 VERSIONS = (
     Rule(
@@ -33,8 +35,9 @@ VERSIONS = (
         ),
         cause="torchvision does not fit the installed torch: another release, or another build",
         remedy=(
-            "install both of one release and one build (CUDA or CPU), from the same index: +cpu beside"
-            " a build for CUDA fails like this, too (pip list, python -m torch.utils.collect_env)"
+            "install both of one release and one build from one index of PyTorch (on CPUs its index"
+            " of +cpu builds): releases that agree fail, too, if one is +cpu and the other for CUDA"
+            " (pip list)"
         ),
         source=_TORCH,
     ),
@@ -75,14 +78,15 @@ VERSIONS = (
         ),
         cause="a shared library is not in the image",
         remedy=(
-            "install the package that holds it in the image (apt-get), or take a wheel that brings it; if"
-            " it is there, name its folder in LD_LIBRARY_PATH"
+            "install the package that holds it in the image (apt-get), or take a wheel that brings"
+            " it; if it is there, name its folder in LD_LIBRARY_PATH"
         ),
         remedies=(
             (
                 r"libcuda\.so",
-                "libcuda is of NVIDIA's driver: no package holds it; name the folder where the driver"
-                " has put it in LD_LIBRARY_PATH (WSL: /usr/lib/wsl/lib), or install the driver",
+                "libcuda is of NVIDIA's driver: no package holds it; name the folder where the"
+                " driver has put it in LD_LIBRARY_PATH (WSL: /usr/lib/wsl/lib), or install the"
+                " driver",
             ),
         ),
         source="https://docs.python.org/3/library/ctypes.html#finding-shared-libraries",
@@ -104,8 +108,8 @@ VERSIONS = (
         remedies=(
             (
                 r"==\S*\+(?P<build>cu\d+|cpu|rocm[\d.]+)",
-                "builds such as +{build} are on PyTorch's own index: name it with --extra-index-url in"
-                " the requirements, or leave +{build} out",
+                "builds such as +{build} are on PyTorch's own index: name it with --extra-index-url"
+                " in the requirements, or leave +{build} out",
             ),
         ),
         source=_PIP,
@@ -115,11 +119,12 @@ VERSIONS = (
         patterns=(
             r"execve\(\): \S+: No such file",
             r": command not found|(^|/)(ba|da|z)?sh: .{0,80}: not found|: \d+: \S+: not found$",
-            r"container exited with code .{0,200}python3?: not found|\"python3?\": executable file not",
+            r"container exited with code .{0,200}python3?: not found",
+            r"\"python3?\": executable file not",
             r"AlgorithmError: , exit code: 127",
             r"is not recognized as (an internal or external|the name of)|不是内部或外部命令|无法将.{0,80}识别为",
             r"executable file not found in \$PATH|pdsh' not installed|cannot run '[^']+': No such file",
-            r"No such file or directory: '(mpirun|mpiexec|srun|torchrun|accelerate|deepspeed|git|ffmpeg)'",
+            r"No such file or directory: '(mpirun|mpiexec|srun|torchrun|accelerate|deepspeed)'",
         ),
         cause="a program that the job starts is not installed, or not on PATH",
         remedy=(
@@ -141,11 +146,19 @@ VERSIONS = (
         patterns=(
             r"is required for a normal functioning of this module|VersionConflict",
             r"DistributionNotFound|Descriptors cannot (not )?be created directly",
-            r"cuDNN version (incompat|mismatch)|need .{0,60}version to be .{0,60}[Dd]etected version",
+            r"[Mm]ismatched NCCL version|NCCL version mismatch",
+            r"cuDNN version (incompat|mismatch)",
+            r"need .{0,60}version to be .{0,60}[Dd]etected version",
             r"\brequires? [\w.-]{1,60} ?([<>=!~]=?|version) ?.{1,60}(but|found|installed)",
             r"is incompatible with .{0,60}version",
         ),
         cause="packages are installed in versions that do not go together",
+        remedies=(
+            (
+                r"NCCL version",
+                "the ranks have different versions of NCCL: use the same image on all nodes",
+            ),
+        ),
         remedy=(
             "install the versions that the message names (pip install 'name==version'), in"
             " requirements.txt or the image"
@@ -153,22 +166,10 @@ VERSIONS = (
         source=_PIP,
     ),
     Rule(
-        name="flash-attention-missing",
-        patterns=(r"[Ff]lash_?-?[Aa]tt(ention|n).{0,80}not (seem to be )?installed",),
-        suggests=(r"FlashAttention2 has been toggled on",),
-        unless=r"[Dd]etected version",
-        cause="the model asks for flash attention, and the package is not installed",
-        remedy=(
-            "install flash-attn for the torch and CUDA of the image, or choose"
-            " attn_implementation='sdpa'"
-        ),
-        source="https://huggingface.co/docs/transformers/perf_infer_gpu_one",
-    ),
-    Rule(
         name="name-not-in-package",
         patterns=(
             r"cannot import name ['\"]\w+",
-            r"No module named ['\"]?(?!azure|google|distutils|zope|IPython)\w+\.\w",
+            rf"No module named ['\"]?(?!azure|google|distutils|zope|IPython|{_OWN_MODULES})\w+\.\w",
         ),
         unless=r"partially initialized module",
         cause="a package is installed in a version that lacks the name that is imported",
@@ -183,8 +184,8 @@ VERSIONS = (
         patterns=(r"attempted relative import (with no known parent|beyond top-level) package",),
         cause="a script imports by a leading dot, which only a module of a package may",
         remedy=(
-            'start it as a module: entrypoint: "-m package.module", from the folder above the package; or'
-            " import without the dot"
+            'start it as a module, entrypoint: "-m package.module", from the folder above the'
+            " package; or import without the dot"
         ),
         source="https://docs.python.org/3/tutorial/modules.html#intra-package-references",
     ),
@@ -201,6 +202,9 @@ VERSIONS = (
     Rule(
         name="module-not-found",
         patterns=(
+            r"[Ff]lash_?-?[Aa]tt(ention|n).{0,80}not (seem to be )?installed",
+            r"torch cannot be imported",
+            r"FlashAttention2 has been toggled on(?!.*[Dd]etected version)",
             (
                 r"ModuleNotFoundError|ImportError: No module named|No module named"
                 r" ['\"]?\w|PackageNotFoundError"
@@ -223,19 +227,33 @@ VERSIONS = (
         remedies=(
             (
                 r"distutils",
-                "Python has no distutils since 3.12: name setuptools in requirements.txt, which brings"
-                " it, or use an image with Python 3.11",
+                "Python has no distutils since 3.12: name setuptools in requirements.txt, which"
+                " brings it, or use an image with Python 3.11",
+            ),
+            (
+                r"[Ff]lash_?-?[Aa]tt",
+                "install flash-attn for the torch and CUDA of the image, or choose"
+                " attn_implementation='sdpa'",
+            ),
+            (
+                r"torch cannot be imported|No module named '?torch'?$",
+                "install torch in the image, or locally in the Python that runs the job",
             ),
             (
                 r"IPython|get_ipython",
-                "the program comes from a notebook: remove its lines of IPython (get_ipython, display),"
-                " or name ipython in requirements.txt and start the notebook itself as the entrypoint",
+                "the program comes from a notebook: remove its lines of IPython (get_ipython,"
+                " display), or name ipython in requirements.txt and start the notebook itself as"
+                " the entrypoint",
             ),
         ),
         source="docs/guides/dependencies-and-images.md",
     ),
     Rule(
         name="attribute-not-in-package",
+        patterns=(
+            r"'(Distributed|)DataParallel' object has no attribute",
+            r"'(FullyShardedDataParallel|DeepSpeedEngine|OptimizedModule)' object has no attribute",
+        ),
         suggests=(
             r"AttributeError: module '[\w.]+' has no attribute",
             r"\btype object '\w+' has no attribute",
@@ -252,6 +270,13 @@ VERSIONS = (
         remedy=(
             "if it is a package's, pin that to the release that the program was written for; if it"
             " is your own, correct the name"
+        ),
+        remedies=(
+            (
+                r"Parallel'|DeepSpeedEngine'|OptimizedModule'",
+                "take model.module where the model is wrapped (DDP, FSDP, DeepSpeed), or keep a"
+                " name for it from before",
+            ),
         ),
         source=_PIP,
     ),
