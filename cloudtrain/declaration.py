@@ -27,7 +27,17 @@ GROUP = "cloudtrain.providers"
 
 
 SettingKind = Literal[
-    "text", "texts", "arguments", "path", "size", "grace", "seconds", "boolean", "policy"
+    "text",
+    "texts",
+    "arguments",
+    "path",
+    "size",
+    "grace",
+    "duration",
+    "money",
+    "seconds",
+    "boolean",
+    "policy",
 ]
 """Format of a setting.
 

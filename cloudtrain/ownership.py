@@ -10,6 +10,9 @@ import stat
 import tempfile
 from pathlib import Path
 
+ROOT = 0
+"""User id of the machine's administrator."""
+
 
 def why_not_private(place: Path) -> str:
     """Return why others may change a file, or what is in a folder; "" if they may not, or without it.
@@ -25,6 +28,34 @@ def why_not_private(place: Path) -> str:
         return f"belongs to {_user_name(status.st_uid)}"
     if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
         return ""
+
+    return _written_by_others(status)
+
+
+def why_not_roots(file: Path) -> str:
+    """Return why others than root may change a file; "" if they may not, or without it."""
+    for place in (file, file.parent):
+        try:
+            status = os.stat(place)  # noqa: PTH116  (faster)
+        except OSError:
+            continue
+        if status.st_uid != ROOT:
+            return f"belongs to {_user_name(status.st_uid)}"
+        if reason := _written_by_others(status):
+            return reason
+
+    return ""
+
+
+def is_mine(file: Path) -> bool:
+    """Return whether a file belongs to this user or to root."""
+    try:
+        return _is_mine(file.parent, os.stat(file).st_uid)  # noqa: PTH116  (faster)
+    except OSError:
+        return False
+
+
+def _written_by_others(status: os.stat_result) -> str:
     if status.st_mode & stat.S_IWOTH:
         return "may be written by everybody"
     if status.st_mode & stat.S_IWGRP:

@@ -1,7 +1,12 @@
-"""Settings: flags > `CLOUDTRAIN_*` > cloudtrain.toml beside the job > the user's config."""
+"""Settings: flags > `CLOUDTRAIN_*` > cloudtrain.toml beside the job > the user's config.
+
+Above all of them are the limits of the organization, in a file that root writes. Below all of them,
+and below job.yaml, are the tables `[defaults]`: fields of job.yaml.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -10,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.declaration import Setting, SettingKind, declarations
-from cloudtrain.errors import Issue, SpecError, did_you_mean
-from cloudtrain.ownership import why_not_private
-from cloudtrain.units import parse_duration, parse_size
+from cloudtrain.errors import Issue, Keys, SpecError, did_you_mean, dotted
+from cloudtrain.ownership import is_mine, why_not_private, why_not_roots
+from cloudtrain.units import parse_duration, parse_money, parse_size
 from cloudtrain_wire.bounded_files import read_regular_text
 from cloudtrain_wire.secret_values import masker, secrets_in
 
@@ -62,6 +67,23 @@ GENERAL: Mapping[str, Setting] = {
     ),
 }
 """Settings without a provider, by key. Provider settings are in declarations."""
+
+ORGANIZATION: Mapping[str, Setting] = {
+    "organization.policy": Setting("`strict` for everybody, as the setting `policy`", "policy"),
+    "organization.max_cost": Setting(
+        "the most that one job may cost, such as 500 USD; an unknown price is refused", "money"
+    ),
+    "organization.max_runtime": Setting("the longest time of one job, such as 24 h", "duration"),
+    "organization.providers": Setting("the providers that jobs may run on", "texts"),
+    "organization.regions": Setting("regions of rented machines, such as eu-*", "texts"),
+    "organization.machines": Setting("types of rented machines, such as ml.g5.*", "texts"),
+    "organization.tags": Setting("tags that each job on rented machines bears", "texts"),
+}
+"""Limits of the organization, by key."""
+
+ORGANIZATION_FILE = Path("/etc/cloudtrain/config.toml")
+DEFAULTS = "defaults"
+"""Table of a settings file with fields of job.yaml."""
 
 _OWN = ("runs", "sources", "sweeps", "packages", "cache", "rehearsals.jsonl", "confirmed.jsonl")
 """Names in the data folder that hold what is run, or tell what is run."""
@@ -167,6 +189,8 @@ _READERS: Mapping[SettingKind, Callable[[Any], Any]] = {
     "path": _path,
     "size": lambda value: parse_size(_text(value)),
     "grace": _grace,
+    "duration": lambda value: parse_duration(_text(value)),
+    "money": lambda value: parse_money(_text(value)),
     "seconds": _seconds,
     "boolean": _boolean,
     "policy": _policy,
@@ -210,6 +234,57 @@ class Settings:
         return self.values.get(key)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DefaultFields:
+    """The table `[defaults]` of a settings file: fields of job.yaml."""
+
+    values: dict[str, Any]
+    origins: dict[Keys, str]
+    """Place of each field: `cloudtrain.toml:7`."""
+
+
+def default_fields(folder: Path, environ: Mapping[str, str] | None = None) -> list[DefaultFields]:
+    """Return the default fields of a job in `folder`, the nearest first.
+
+    A file that cannot be read has none: `load_settings` reports it.
+    """
+    defaults = []
+    for file in reversed(_files(folder, os.environ if environ is None else environ)):
+        table, origin = _file(file, []).get(DEFAULTS, (None, ""))
+        if not isinstance(table, DefaultFields) or not table.values:
+            continue
+
+        if file.parent != folder or is_mine(file):
+            defaults.append(table)
+        else:
+            _warn_once(
+                origin,
+                "[defaults] is not taken from a file of another user: write it into job.yaml",
+            )
+
+    return defaults
+
+
+def organization() -> Settings:
+    """Return the limits of the organization. Raise SpecError for a file that is not root's."""
+    issues: list[Issue] = []
+    if reason := why_not_roots(ORGANIZATION_FILE):
+        message = f"{reason}, but it counts for everybody"
+        hint = f"root must own it, and nobody else may write it: chmod go-w {ORGANIZATION_FILE}"
+        raise SpecError([Issue((), message, hint, origin=str(ORGANIZATION_FILE))])
+
+    values = {}
+    origins = {}
+    for key, (value, origin) in _file(ORGANIZATION_FILE, issues).items():
+        values[key] = _read_value(ORGANIZATION, key, value, origin, issues)
+        origins[key] = origin
+
+    if issues:
+        raise SpecError(issues)
+
+    return Settings(values=values, origins=origins)
+
+
 def load_settings(
     folder: Path, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
 ) -> Settings:
@@ -219,8 +294,13 @@ def load_settings(
     """
     environ = os.environ if environ is None else environ
     issues: list[Issue] = []
-    files = (_xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml", folder / FILE_NAME)
-    tables = [_file(file, issues) for file in files]
+    limits = organization()
+    tables = [_file(file, issues) for file in _files(folder, environ)]
+    fields = []
+    for table in tables:
+        is_table = isinstance(table.get(DEFAULTS, (None,))[0], DefaultFields)
+        fields.append(table.pop(DEFAULTS)[0].values if is_table else {})
+
     flags = flags or {}
     keys = {key for table in tables for key in table}
     chosen = [flags.get("provider")]
@@ -251,15 +331,8 @@ def load_settings(
             if value is None:
                 continue
 
-            if key not in settings:
-                message = f"unknown setting{did_you_mean(key, settings)}"
-                issues.append(Issue((key,), message, origin=origin))
-                continue
-
-            try:
-                read = _READERS[settings[key].kind](value)
-            except ValueError as error:
-                issues.append(Issue((key,), str(error), settings[key].meaning, origin=origin))
+            read = _read_value(settings, key, value, origin, issues)
+            if read is None:
                 continue
 
             if layer is beside_job and not _is_taken(settings[key], read):
@@ -269,6 +342,10 @@ def load_settings(
 
             values[key] = read
             origins[key] = origin
+
+    if limits.get("organization.policy") == STRICT:
+        values["policy"] = STRICT
+        origins["policy"] = limits.origins["organization.policy"]
 
     if not issues:
         issues += _data_dir_issues(Path(values["data_dir"]), origins["data_dir"])
@@ -280,7 +357,31 @@ def load_settings(
         if settings[key].beside_job == "confirmed" and origins[key] == origin:
             redirects.add(key)
 
+    if fields[1] and is_mine(folder / FILE_NAME):
+        values[DEFAULTS] = json.dumps(fields[1], ensure_ascii=False)
+        redirects.add(DEFAULTS)
+
     return Settings(values=values, origins=origins, folder=folder, redirects=frozenset(redirects))
+
+
+def _read_value(
+    settings: Mapping[str, Setting], key: str, value: Any, origin: str, issues: list[Issue]
+) -> Any:
+    """Return the value of a setting, or None with an issue."""
+    if key not in settings:
+        hint = None
+        if key in ORGANIZATION:
+            hint = f"limits of the organization are in {ORGANIZATION_FILE} alone, which root writes"
+
+        message = f"unknown setting{did_you_mean(key, settings)}"
+        issues.append(Issue((key,), message, hint, origin=origin))
+        return None
+
+    try:
+        return _READERS[settings[key].kind](value)
+    except ValueError as error:
+        issues.append(Issue((key,), str(error), settings[key].meaning, origin=origin))
+        return None
 
 
 def _is_taken(setting: Setting, value: Any) -> bool:
@@ -291,21 +392,26 @@ def _is_taken(setting: Setting, value: Any) -> bool:
 
 def _say_not_taken(key: str, value: Any, origin: str) -> None:
     """Warn once of a setting that only the user's own places may have."""
-    if key == "policy" or origin in _not_taken:
+    if key == "policy":
+        return
+
+    _warn_once(
+        origin,
+        f"{key} is not taken from the folder of a job, which may be another user's: to use it, set"
+        f" {variable_of(key)}={_shown(value)}, or write it into ~/.config/cloudtrain/config.toml",
+    )
+
+
+def _warn_once(origin: str, message: str) -> None:
+    """Warn of a line that is not taken."""
+    if origin in _not_taken:
         return
 
     import logging  # needed only for this warning
 
     _not_taken.add(origin)
     place = origin if origin.isprintable() else ascii(origin)
-    logging.getLogger(__name__).warning(
-        "%s: %s is not taken from the folder of a job, which may be another user's: to use it, set"
-        " %s=%s, or write it into ~/.config/cloudtrain/config.toml",
-        place,
-        key,
-        variable_of(key),
-        _shown(value),
-    )
+    logging.getLogger(__name__).warning("%s: %s", place, message)
 
 
 def _data_dir_issues(data_dir: Path, origin: str) -> Iterator[Issue]:
@@ -348,7 +454,14 @@ def _settings_for(
     return built_in
 
 
+def _files(folder: Path, environ: Mapping[str, str]) -> tuple[Path, Path]:
+    """Return the user's own file, and that beside a job."""
+    own = _xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml"
+    return own, folder / FILE_NAME
+
+
 def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
+    """Return the entries of a settings file with their places. Its fields are `DefaultFields`."""
     try:
         text = read_regular_text(path)
     except (FileNotFoundError, NotADirectoryError):  # the home of a service user is /dev/null
@@ -383,6 +496,12 @@ def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
     entries: dict[str, tuple[Any, str]] = {}
     for key, value in table.items():
         members = {"": value}
+        if key == DEFAULTS and isinstance(value, dict):
+            fields = json.loads(json.dumps(value, default=str))  # dates, as text
+            origins = dict(_field_origins(path, text, fields, ()))
+            entries[key] = (DefaultFields(values=fields, origins=origins), str(path))
+            continue
+
         if isinstance(value, dict):
             members = value
 
@@ -399,6 +518,21 @@ def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
             entries[dotted] = (item, origin)
 
     return entries
+
+
+def _field_origins(
+    path: Path, text: str, fields: Mapping[str, Any], keys: Keys
+) -> Iterator[tuple[Keys, str]]:
+    """Yield the place of each default field, or of the table around it."""
+    for key, value in fields.items():
+        at = (*keys, key)
+        depth = len(at)
+        while depth and not (line := _line(text, f"{DEFAULTS}.{dotted(at[:depth])}")):
+            depth -= 1
+
+        yield at, f"{path}:{line}" if depth else str(path)
+        if isinstance(value, dict):
+            yield from _field_origins(path, text, value, at)
 
 
 def _line(text: str, dotted: str) -> int:

@@ -27,8 +27,7 @@ from cloudtrain.source.scan import CHANGED_HINT, pack, scan
 from cloudtrain.source.stored_archive import holds, packed_entries
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.model import JobSpec
-from cloudtrain.spec.sources import FILE
-from cloudtrain_wire.bounded_files import read_regular_text
+from cloudtrain.spec.sources import FILE, read_source
 from cloudtrain_wire.requirement_files import requested_list
 
 MAX_CHANGED = 5
@@ -249,11 +248,11 @@ def changed_files(plan: Plan) -> list[str]:
     folder = Path(plan.context.folder)
     root = Path(plan.context.source.root)
     names: set[str] = set()
-    with suppress(SourceError, OSError, UnicodeDecodeError, *DAMAGED):
+    with suppress(UsageError, SourceError, OSError, UnicodeDecodeError, *DAMAGED):
         tree = _scan(root, Path(plan.context.data_dir), None)
         if tree.digest != plan.context.source.digest:
             names = {entry.path for entry in set(tree.own) ^ set(packed_entries(archive_of(plan)))}
-        if root != folder and read_regular_text(folder / FILE) != plan.spec_text:
+        if root != folder and read_source(folder).text != plan.spec_text:
             names.add(FILE)
 
     return sorted(names)

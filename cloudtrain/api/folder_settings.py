@@ -10,7 +10,7 @@ from pathlib import Path
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import StorageError
 from cloudtrain.runs.files import append_lines, make_private_folder
-from cloudtrain.settings import Settings
+from cloudtrain.settings import DEFAULTS, Settings
 from cloudtrain_wire.bounded_files import read_regular_text
 
 FILE = "confirmed.jsonl"
@@ -24,7 +24,7 @@ def redirections(settings: Settings, provider: str) -> dict[str, str]:
 
     values = {}
     for key in sorted(settings.redirects):
-        if key == "provider" or key.startswith(f"{provider}."):
+        if key in ("provider", DEFAULTS) or key.startswith(f"{provider}."):
             value = settings[key]
             values[key] = ", ".join(value) if isinstance(value, tuple) else str(value)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from cloudtrain.api.image_checks import image_issues
+from cloudtrain.api.organization_rules import organization_issues
 from cloudtrain.api.package_checks import package_issues
 from cloudtrain.api.trainer_arguments import factory_issues, trainer_issues
 from cloudtrain.errors import Issue, Keys, RefusedError, SpecError, warning
@@ -38,6 +39,7 @@ def find_issues(plan: Plan) -> list[Issue]:
     issues += factory_issues(plan)
     issues += plain_secret_issues(plan)
     issues += shell_variable_issues(plan)
+    issues += organization_issues(plan)
 
     if plan.context.strict:
         issues += security_issues(plan)

@@ -25,7 +25,13 @@ from cloudtrain.spec.fields import EMPTY_HINT, NAME, FieldErrors
 from cloudtrain.spec.inputs import CONDA_WAY, OFF
 from cloudtrain.spec.model import JobSpec, section_model, section_models, spec_model
 from cloudtrain.spec.section import NAMES_OF_CLOUDS
-from cloudtrain.spec.sources import FlagText, job_folder, read_source, with_arguments
+from cloudtrain.spec.sources import (
+    FlagText,
+    job_folder,
+    read_source,
+    with_arguments,
+    with_defaults,
+)
 from cloudtrain.spec.sweep import Sweep
 from cloudtrain.spec.varied_settings import path_of, trial_issues
 from cloudtrain.spec.yaml_document import Document, kind_of, mapping_of, parse_scalar
@@ -75,6 +81,7 @@ def spec_from_values(
         ) from None
 
     document = Document(values=json.loads(text), name="spec", text=text)
+    document = with_defaults(document, folder)
     document = _laid_over(document, with_arguments(document, arguments) + list(overrides))
     return spec_from_document(document, folder.resolve())
 

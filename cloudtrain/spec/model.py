@@ -367,6 +367,11 @@ def json_schema() -> dict[str, Any]:
     _build(Section)
     schema = model.model_json_schema()
     del schema["title"], schema["required"]
+    meaning = "file that this one builds on, such as ../base.yaml: values here replace those there"
+    schema["properties"] = {
+        "extends": {"type": "string", "description": meaning},
+        **schema["properties"],
+    }
     header = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,

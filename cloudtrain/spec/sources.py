@@ -1,4 +1,4 @@
-"""Sources of a job: job.yaml, a folder with one, or only a script."""
+"""Sources of a job: job.yaml, a folder with one, or only a script; what it extends; its defaults."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.errors import Issue, SpecError, UsageError
+from cloudtrain.settings import default_fields
 from cloudtrain.spec.fields import FieldErrors, read_arguments
-from cloudtrain.spec.yaml_document import Document, parse_document
+from cloudtrain.spec.layers import laid_over, root_of
+from cloudtrain.spec.yaml_document import Document, kind_of, parse_document
 from cloudtrain_wire.bounded_files import FileTooLarge, read_regular_file
 
 FILE = "job.yaml"
+EXTENDS = "extends"
+"""Key with the file that a job.yaml builds on."""
 MAX_BYTES = 1_000_000
 PROGRAMS = (".py", ".ipynb")
 """Suffixes of scripts and notebooks, which need no job.yaml."""
@@ -32,18 +37,72 @@ class FlagText(str):
 
 
 def read_source(path: Path) -> Document:
-    """Return the document of a job.yaml or a script. Raise UsageError for neither."""
+    """Return the document of a job.yaml with its bases, or of a script, over the defaults.
+
+    Raise UsageError for neither, SpecError for a base that cannot be read.
+    """
+    return with_defaults(_own_source(path), job_folder(path))
+
+
+def with_defaults(document: Document, folder: Path) -> Document:
+    """Return a document over the tables `[defaults]` of the settings of its folder."""
+    for fields in default_fields(folder):
+        base = Document(values=fields.values, origins=fields.origins)
+        document = laid_over(document, base)
+
+    return document
+
+
+def _own_source(path: Path) -> Document:
     if is_program(path):
         entrypoint = os.path.relpath(os.path.realpath(path), job_folder(path))
         text = f"entrypoint: {json.dumps(entrypoint, ensure_ascii=False)}\n"
         return Document(values={"entrypoint": entrypoint}, name="command line", text=text)
 
-    if not os.path.isdir(path):  # noqa: PTH112  (False for names that are too long)
-        return read_document(path)
-    if not (path / FILE).is_file():
-        raise UsageError(f"{path}: is a folder without a {FILE}", hint=f"cloudtrain init {path}")
+    if os.path.isdir(path):  # noqa: PTH112  (False for names that are too long)
+        if not (path / FILE).is_file():
+            hint = f"cloudtrain init {path}"
+            raise UsageError(f"{path}: is a folder without a {FILE}", hint=hint)
 
-    return read_document(path / FILE)
+        path /= FILE
+
+    document = read_document(path)
+    if EXTENDS not in document.values:
+        return document
+
+    return _over_bases(document, path, root_of(job_folder(path)), [])
+
+
+def _over_bases(document: Document, path: Path, root: Path, files: Sequence[Path]) -> Document:
+    """Return a document over the file that it extends, and that over its own.
+
+    `root`: folder that no base may leave. `files`: real paths of the documents above this one.
+    """
+    values = dict(document.values)
+    name = values.pop(EXTENDS, None)
+    own = replace(document, values=values)
+    files = [*files, Path(os.path.realpath(path))]
+    if EXTENDS not in document.values:
+        return own
+
+    base = path.parent / str(name)
+    place = Path(os.path.realpath(base))
+    hint = None
+    if not isinstance(name, str) or not name or "\0" in name:
+        problem = f"expected the path of a file, got {kind_of(name)}"
+    elif not place.is_relative_to(root):
+        problem = f"{name} is outside of {root}"
+        hint = "a base is in the repository of the job, or in its folder if there is none"
+    elif place in files:
+        problem = f"{name} extends this file again: {' -> '.join(map(str, [*files, place]))}"
+    elif not place.is_file():
+        problem = f"no such file: {name}"
+        hint = "the path counts from the file that extends it"
+    else:
+        base = Path(os.path.normpath(base))
+        return laid_over(own, _over_bases(read_document(base), base, root, files))
+
+    raise SpecError([Issue((EXTENDS,), problem, hint, origin=document.origin((EXTENDS,)))])
 
 
 def read_document(path: Path) -> Document:

@@ -159,6 +159,10 @@ for _tag, (_pattern, _first) in _CORE.items():
     )
 
 
+CORE_RESOLVERS = _Loader.yaml_implicit_resolvers
+"""Patterns of plain words that are not text, by first letter, as PyYAML keeps them."""
+
+
 def _compose(text: str) -> yaml.Node | None:
     """Return the node tree. Refuse deep nesting first: libyaml recurses on the C stack."""
     if len(text) > MAX_SAFE_TEXT:

@@ -146,7 +146,59 @@ def settings_page() -> str:
         " everybody may write, is refused, since programs are run from there.\n\n"
     )
     head = ("key", "variable", "meaning", "default", "beside the job")
-    return page("Settings", text + table(head, rows))
+    limits = []
+    for key, setting in settings.ORGANIZATION.items():
+        limits.append((f"`{key.partition('.')[2]}`", setting.meaning))
+
+    text += table(head, rows) + _DEFAULTS + table(("limit", "meaning"), limits) + _ENFORCED
+    return page("Settings", text)
+
+
+_DEFAULTS = f"""
+## Default fields of job.yaml
+
+The table `[defaults]` has fields of [job.yaml](job-yaml.md), of every kind:
+
+```toml
+[defaults]
+limits.max_runtime = "6 h"
+tags = {{project = "vision"}}
+```
+
+A job.yaml wins over what it [extends](job-yaml.md#extends), that over `[defaults]` of `cloudtrain.toml` beside
+the job, and that over `[defaults]` of your own file. Mappings are merged key by key, and all else is replaced
+as a whole. Messages show the line of each value. The folder's table is not taken, with a warning, if its file
+belongs to another user; for a cloud it is *asked*, as the account's settings are. A run keeps the fields that
+it was planned with: a rerun does not read them anew.
+
+## Limits of the organization
+
+`{settings.ORGANIZATION_FILE}` has the table `[organization]`, for everybody on this machine. Root must own the
+file and its folder, and nobody else may write them: otherwise every command that reads settings refuses. No
+other file, variable or flag sets a limit. `*` stands for any text. A job beyond a limit is refused by `check`,
+`plan` and `submit`, at the line of the limit.
+
+"""
+
+_ENFORCED = """
+A cost is that of one job, by the higher of your own price and the price of the tables; each trial of a sweep
+counts alone. A rehearsal and a job on this machine rent nothing: only `providers` counts for them.
+
+These are guards against mistakes, not walls: who submits by another program, or from another machine, never
+meets them.
+
+| limit | what the cloud enforces |
+| --- | --- |
+| `max_runtime` | AWS, by `MaxRuntimeSeconds` of the [template](infra.md); Azure: nobody |
+| `machines` | AWS, by `InstanceTypes` of the template; Azure: for clusters a policy (see below) |
+| `tags` | AWS, by `RequiredTags` of the template; Azure: nobody |
+| `regions`, `providers` | nobody, except policies of your own, such as an SCP of AWS or "Allowed locations" of Azure |
+| `max_cost` | nobody: `MonthlyBudget` and `budget` of the templates send mails, and stop nothing |
+
+Azure Policy knows the size of a cluster as `Microsoft.MachineLearningServices/workspaces/computes/vmSize`. Such
+a policy belongs to the subscription, so that the template, which belongs to a resource group, has none. Nobody
+limits the machines of serverless jobs.
+"""
 
 
 _BESIDE_JOB = {"harmless": "yes", "confirmed": "asked", "never": "no"}

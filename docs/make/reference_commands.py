@@ -74,8 +74,21 @@ def job_yaml() -> str:
             " names the fields that its provider ignores.\n"
         ),
         *_sections("", schema, schema),
+        _EXTENDS,
     ]
     return page("job.yaml", "\n".join(parts))
+
+
+_EXTENDS = """\
+## extends
+
+`extends: ../base.yaml` builds on another file, which may extend a third. The path counts from the file that has
+it. Mappings are merged key by key. A list, a text or a number replaces that of the base as a whole, and an empty
+value (`max_runtime:`) removes it. All other paths, also those of the base, count from the folder of job.yaml.
+Messages and plans show the file and line of each value. A circle is refused; so is a file outside of the
+repository (the nearest folder with `.git`, but never your home folder), or outside of the folder of the job if
+there is none. A run keeps the merged text.
+"""
 
 
 def _sections(path: str, section: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[str]:

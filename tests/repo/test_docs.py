@@ -17,6 +17,7 @@ import cloudtrain
 import make_reference
 from cloudtrain.cli import cli, skill
 from cloudtrain.settings import FILE_NAME, load_settings
+from cloudtrain.spec.load import spec_from_values
 from pages import DOCS, ROOT, Block, all_blocks, anchors, blocks, commands, links, name_of, pages
 from tests.support.in_process import call
 from tests.support.samples import AWS_ACCOUNT, AZURE_ACCOUNT
@@ -217,9 +218,12 @@ def test_the_worked_example_is_shown_whole() -> None:
 )
 def test_settings_that_are_shown_are_settings(block: Block, tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text(block.text)
-    tables = tomllib.loads(block.text).items()
-    shown = {f"{table}.{key}" for table, keys in tables if isinstance(keys, dict) for key in keys}
-    shown |= {key for key, value in tables if not isinstance(value, dict)}
+    tables = tomllib.loads(block.text)
+    spec_from_values(tables.pop("defaults", {}), tmp_path)
+    shown = set()
+    for table, keys in tables.items():
+        shown |= {f"{table}.{key}" for key in keys} if isinstance(keys, dict) else {table}
+
     assert shown <= set(load_settings(tmp_path, environ={"HOME": str(tmp_path)}).values)
 
 
