@@ -177,6 +177,8 @@ _FUNCTIONS: Mapping[str, Callable[[Resolver, Any], Any]] = {
     "Fn::Not": lambda resolver, of: not resolver.value(of[0]),
     "Fn::And": lambda resolver, of: all(map(resolver.value, of)),
     "Fn::Or": lambda resolver, of: any(map(resolver.value, of)),
+    "Fn::Select": lambda resolver, of: resolver.value(of[1])[of[0]],
+    "Fn::Split": lambda resolver, of: resolver.value(of[1]).split(of[0]),
     "Fn::Join": lambda resolver, of: of[0].join(map(str, resolver.value(of[1]))),
 }
 

@@ -354,3 +354,43 @@ def test_only_the_workflows_of_the_given_subject_act_as_github() -> None:
         "audiences": ["api://AzureADTokenExchange"],
     }
     assert not any("github" in one.id for one in deployed("plain"))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "allowed", "denied"),
+    [
+        (
+            {"MaxRuntimeSeconds": "3600"},
+            {"sagemaker:MaxRuntimeInSeconds": "3600"},
+            [{"sagemaker:MaxRuntimeInSeconds": "3601"}, {}],
+        ),
+        (
+            {"InstanceTypes": "ml.g5.*,ml.m5.large"},
+            {"sagemaker:InstanceTypes": "ml.g5.xlarge ml.m5.large"},
+            [{"sagemaker:InstanceTypes": "ml.g5.xlarge ml.p5.48xlarge"}],
+        ),
+        (
+            {"RequiredTags": "project,owner"},
+            {"aws:TagKeys": "owner cloudtrain-run project"},
+            [{"aws:TagKeys": "project cloudtrain-run"}, {"aws:TagKeys": ""}],
+        ),
+    ],
+)
+@pytest.mark.parametrize("action", ["CreateTrainingJob", "CreateHyperParameterTuningJob"])
+def test_a_limit_of_the_account_denies_what_is_beyond_it(
+    parameters: dict[str, str], allowed: dict[str, str], denied: list[dict[str, str]], action: str
+) -> None:
+    kind = "training-job" if action == "CreateTrainingJob" else "hyper-parameter-tuning-job"
+    resource = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:{kind}/one"
+    tag = {"aws:RequestTag/cloudtrain-run": "one"}
+
+    def is_started(context: dict[str, str], **limits: str) -> bool:
+        attempt = Attempt(
+            action=f"sagemaker:{action}", resource=resource, context={**tag, **context}
+        )
+        return is_allowed(attempt, submitter_policy(**limits))
+
+    assert is_started(allowed, **parameters)
+    for context in denied:
+        assert is_started(context)
+        assert not is_started(context, **parameters)

@@ -32,6 +32,9 @@ resource "aws_cloudformation_stack" "cloudtrain" {
     GitHubSubject     = var.github_subject
     GitHubProviderArn = var.github_provider
     Doctor            = var.doctor ? "yes" : "no"
+    MaxRuntimeSeconds = var.max_runtime_seconds
+    InstanceTypes     = join(",", var.instance_types)
+    RequiredTags      = join(",", var.required_tags)
     MonthlyBudget     = var.budget
     AlarmEmail        = var.alarm_email
     ContainersAccount = var.containers_account

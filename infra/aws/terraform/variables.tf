@@ -94,6 +94,24 @@ variable "doctor" {
   default     = true
 }
 
+variable "max_runtime_seconds" {
+  description = "Seconds after which every job of those who submit must end; 0: no limit"
+  type        = number
+  default     = 0
+}
+
+variable "instance_types" {
+  description = "Machines that those who submit may rent, such as ml.g5.*; empty: all"
+  type        = list(string)
+  default     = []
+}
+
+variable "required_tags" {
+  description = "Tags that every job of those who submit bears, three at most"
+  type        = list(string)
+  default     = []
+}
+
 variable "budget" {
   description = "US dollars for SageMaker in a month; 0: none"
   type        = number

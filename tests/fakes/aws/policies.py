@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -112,9 +112,14 @@ def _holds(operator: str, expected: Mapping[str, Any], context: Mapping[str, str
 
     `Null` asks whether the request lacks a key: "true" or "false".
     """
-    if operator not in ("StringEquals", "StringLike", "ArnLike", "Bool", "Null", "IpAddress"):
+    known = ("StringEquals", "StringLike", "ArnLike", "Bool", "Null", "IpAddress", *_OF_LIMITS)
+    if operator not in known:
         raise ValueError(f"an operator that this does not know: {operator}")
     for key, values in expected.items():
+        if operator in _OF_LIMITS:
+            if not _OF_LIMITS[operator](context.get(key, ""), _listed(values)):
+                return False
+            continue
         if operator == "Null":
             if str(key not in context).lower() not in _listed(values):
                 return False
@@ -130,6 +135,16 @@ def _holds(operator: str, expected: Mapping[str, Any], context: Mapping[str, str
         ):
             return False
     return True
+
+
+_OF_LIMITS: Mapping[str, Callable[[str, list[Any]], bool]] = {
+    "NumericGreaterThanIfExists": lambda text, most: not text or float(text) > float(most[0]),
+    "ForAnyValue:StringNotLike": lambda text, patterns: any(
+        not any(_matches(pattern, one) for pattern in patterns) for one in text.split()
+    ),
+    "ForAllValues:StringNotEquals": lambda text, names: not set(text.split()) & set(names),
+}
+"""Operators of the template's limits, for a key's values with spaces between; "" without the key."""
 
 
 def _matches(pattern: str, text: str, *, any_case: bool = False) -> bool:
