@@ -32,6 +32,17 @@ _PARTITIONS = {
 """Begin of a region's name -> its partition, in ARNs; tests compare it with botocore's."""
 
 
+_MAKERS_SIZES = {
+    "A10G": (24,),
+    "B200": (180, 192),
+    "B300": (288,),
+    "GB200": (192,),
+    "L4": (24,),
+    "L40S": (48,),
+}
+"""Gigabytes in the names that makers and other tools use, where a row has what is usable."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instance:
     """Instance type with its GPUs, its network and its price per hour."""
@@ -110,9 +121,31 @@ def read_table(name: str) -> list[dict[str, str]]:
     )
 
 
+def names_of(row: Instance) -> tuple[str, ...]:
+    """Return the GPU names of a row, the most precise last: `A10G`, `A10G-24GB`, `A10G-22GB`."""
+    names = [row.gpu]
+    names += [f"{row.gpu}-{size}GB" for size in _MAKERS_SIZES.get(row.gpu, ())]
+    if row.gpu_memory_gib:
+        names.append(f"{row.gpu}-{row.gpu_memory_gib:.0f}GB")
+
+    return tuple(names)
+
+
+@cache
+def all_gpu_names() -> tuple[str, ...]:
+    """Return every name that a spec may have: also sizes that say no more, and those of makers."""
+    names = set(gpu_names())
+    for provider in PROVIDERS:
+        for row in instances(provider):
+            if row.gpu:
+                names.update(names_of(row))
+
+    return tuple(sorted(names))
+
+
 @cache
 def gpu_names() -> tuple[str, ...]:
-    """Return all GPU names for a spec: `A100`, and `A100-80GB` if there are several sizes."""
+    """Return the GPU names to choose from: `A100`, and `A100-80GB` if there are several sizes."""
     sizes: dict[str, set[float]] = {}
     for provider in PROVIDERS:
         for row in instances(provider):

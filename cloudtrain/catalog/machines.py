@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from cloudtrain.catalog import Instance, instances
+from cloudtrain.catalog import Instance, instances, names_of
 from cloudtrain.errors import Issue, Keys, did_you_mean
 from cloudtrain_wire.gpus import Gpu, gpu_named
 
@@ -167,14 +167,6 @@ def architecture_of(provider: str, types: Sequence[str]) -> str:
 @cache
 def _rows_by_name(provider: str) -> dict[str, Instance]:
     return {row.instance_type.lower(): row for row in instances(provider)}
-
-
-def names_of(row: Instance) -> tuple[str, ...]:
-    """Return the GPU names of a row: `A100`, `A100-80GB`."""
-    if row.gpu_memory_gib:
-        return (row.gpu, f"{row.gpu}-{row.gpu_memory_gib:.0f}GB")
-
-    return (row.gpu,)
 
 
 def _wrong_counts(provider: str, gpus: int | None, named: Sequence[str]) -> list[Issue]:

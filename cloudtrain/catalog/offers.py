@@ -7,8 +7,16 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from cloudtrain.catalog import PROVIDERS, Instance, gpu_names, home_region, instances
-from cloudtrain.catalog.machines import find_instance, names_of
+from cloudtrain.catalog import (
+    PROVIDERS,
+    Instance,
+    all_gpu_names,
+    gpu_names,
+    home_region,
+    instances,
+    names_of,
+)
+from cloudtrain.catalog.machines import find_instance
 from cloudtrain.catalog.price_tables import REGION_NAME, listed_regions
 from cloudtrain.catalog.pricing import Price, RegionalPrices, user_prices
 from cloudtrain.catalog.regional_prices import price_in_another_region, regional_prices
@@ -211,7 +219,7 @@ def cloud_names(name: str) -> Sequence[str]:
 
 def _gpu_name(text: str) -> str:
     """Return the GPU as spelled in the tables. Raise UsageError with similar names."""
-    spelling = {_plain(name): name for name in gpu_names()}
+    spelling = {_plain(name): name for name in all_gpu_names()}
     if text and _plain(text) not in spelling:
         names = ", ".join(name for name in gpu_names() if "-" not in name)
         raise UsageError(

@@ -12,7 +12,8 @@ from typing import Any
 from cloudtrain.api.context import is_packed
 from cloudtrain.api.preflight import start_notes
 from cloudtrain.api.rehearsals import without_varying
-from cloudtrain.catalog.machines import find_instance, names_of
+from cloudtrain.catalog import names_of
+from cloudtrain.catalog.machines import find_instance
 from cloudtrain.catalog.pricing import OWN_TABLE
 from cloudtrain.cli.machine_view import NETWORKS, elsewhere, machine_lines
 from cloudtrain.cli.output import count

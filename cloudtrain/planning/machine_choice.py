@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.catalog import PROVIDERS, Instance, instances
-from cloudtrain.catalog.machines import architecture_by_name, find_instance, names_of
+from cloudtrain.catalog import PROVIDERS, Instance, instances, names_of
+from cloudtrain.catalog.machines import architecture_by_name, find_instance
 from cloudtrain.catalog.pricing import RegionalPrices
 from cloudtrain.catalog.regional_prices import (
     price_in_another_region,

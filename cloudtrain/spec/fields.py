@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from cloudtrain.catalog import gpu_names
+from cloudtrain.catalog import all_gpu_names, gpu_names
 from cloudtrain.declaration import declaration_of, is_provider, meant_provider, provider_names
 from cloudtrain.errors import Issue, Keys, did_you_mean
 from cloudtrain.spec.yaml_document import kind_of
@@ -231,7 +231,7 @@ def read_gpus(value: Any) -> tuple[str, ...]:
 
 
 def _gpu(name: Any) -> str:
-    if expect(name, str, "a GPU name") not in gpu_names():
+    if expect(name, str, "a GPU name") not in all_gpu_names():
         raise FieldError(
             f"unknown GPU {kind_of(name)}{did_you_mean(name, gpu_names())}",
             f"known: {', '.join(gpu_names())}",

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, create_model
 
-from cloudtrain.catalog import gpu_names
+from cloudtrain.catalog import all_gpu_names
 from cloudtrain.declaration import declaration_of, declarations, is_provider, provider_names
 from cloudtrain.spec import fields
 from cloudtrain.spec.fields import Arguments, read_keep
@@ -77,7 +77,7 @@ def _inputs_schema() -> dict[str, Any]:
 
 
 def _gpus_schema() -> dict[str, Any]:
-    names = {"enum": list(gpu_names())}
+    names = {"enum": list(all_gpu_names())}
     return {
         "oneOf": [
             {"type": "string", **names},

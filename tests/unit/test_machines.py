@@ -6,6 +6,8 @@ import gzip
 import json
 import os
 import re
+import time
+from datetime import date, timedelta
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,10 +16,16 @@ from typing import Any
 import pytest
 
 from cloudtrain.catalog import PROVIDERS, Instance, instances, partition_of
-from cloudtrain.catalog.machines import architecture_by_name, has_gpus_by_name, local_disks
+from cloudtrain.catalog.machines import (
+    architecture_by_name,
+    has_gpus_by_name,
+    local_disks,
+    select_instances,
+)
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.request import job_of
+from cloudtrain.spec.load import spec_from_values
 from tests.golden.cases import plan_of
 
 # Machines in a request: GPUs, disks, keys and images.
@@ -126,7 +134,7 @@ def test_a_size_of_disks_is_noted_on_machines_with_their_own(instance: str, is_n
 
 AWS = instances("aws")
 AZURE = instances("azure")
-AZURE_NAME = re.compile(r"Standard_([A-Z]+)(\d+)([a-z]*)(?:_([A-Z]+\d+))?_v\d")
+AZURE_NAME = re.compile(r"Standard_([A-Z]+)(\d+)([a-z]*)(?:_NDR)?(?:_([A-Z]+\d+))?_v\d")
 """Family, vCPUs, features and GPU, by the naming conventions of Azure's machine sizes."""
 ALL = [row for provider in PROVIDERS for row in instances(provider)]
 NOT_SERVED = {
@@ -273,3 +281,36 @@ def test_an_azure_size_is_what_its_name_says(row: Instance) -> None:
     assert row.gpu.startswith(gpu or "")
     if family != "DS":  # of the time before sizes were named by their vCPUs
         assert row.vcpus == int(cores)
+
+
+UNDATED = {
+    "Standard_DS3_v2": "Microsoft's own example, the only price that was found",
+}
+"""Machines with an older price, and why it stays."""
+
+
+def test_no_price_is_older_than_a_year() -> None:
+    """A bare year counts to its end. Renew the row, or leave its price blank: unknown."""
+    limit = date.fromtimestamp(time.time()) - timedelta(days=366)
+    dated = {row.instance_type: f"{row.as_of}-12-31"[:10] for row in ALL if row.usd_per_hour}
+    old = {name for name, day in dated.items() if date.fromisoformat(day) < limit}
+    assert old == UNDATED.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "machine"),
+    [
+        ("L40S-48GB", "ml.g6e.xlarge"),
+        ("B200-180GB", ""),
+        ("H100-80GB", "ml.p5.4xlarge"),
+        ("A10G-24GB", "ml.g5.xlarge"),
+        ("A10G-22GB", "ml.g5.xlarge"),
+    ],
+)
+def test_a_gpu_is_known_by_its_makers_size_and_by_what_is_usable(name: str, machine: str) -> None:
+    types, gpus, problems = select_instances(
+        "aws", gpus=1 if machine else 8, gpu=(name,), named=(), default=""
+    )
+    assert problems == []
+    assert types == (machine or "ml.p6-b200.48xlarge",)
+    assert spec_from_values({"resources": {"gpus": gpus, "gpu": name}}, Path("/"))
