@@ -498,7 +498,7 @@ def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
         members = {"": value}
         if key == DEFAULTS and isinstance(value, dict):
             fields = json.loads(json.dumps(value, default=str))  # dates, as text
-            origins = dict(_field_origins(path, text, fields, ()))
+            origins = dict(_field_origins(path, text, fields, (), str(path)))
             entries[key] = (DefaultFields(values=fields, origins=origins), str(path))
             continue
 
@@ -521,18 +521,16 @@ def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
 
 
 def _field_origins(
-    path: Path, text: str, fields: Mapping[str, Any], keys: Keys
+    path: Path, text: str, fields: Mapping[str, Any], keys: Keys, place: str
 ) -> Iterator[tuple[Keys, str]]:
-    """Yield the place of each default field, or of the table around it."""
+    """Yield the place of each default field. `place`: of the table around it."""
     for key, value in fields.items():
         at = (*keys, key)
-        depth = len(at)
-        while depth and not (line := _line(text, f"{DEFAULTS}.{dotted(at[:depth])}")):
-            depth -= 1
-
-        yield at, f"{path}:{line}" if depth else str(path)
+        line = _line(text, f"{DEFAULTS}.{dotted(at)}")
+        origin = f"{path}:{line}" if line else place
+        yield at, origin
         if isinstance(value, dict):
-            yield from _field_origins(path, text, value, at)
+            yield from _field_origins(path, text, value, at, origin)
 
 
 def _line(text: str, dotted: str) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
-from typing import Any
 
 from cloudtrain.catalog.pricing import prices_in_force
 from cloudtrain.errors import Issue
@@ -17,7 +16,14 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.settings import Settings, organization
 from cloudtrain.units import format_duration
 
-_ASK = "ask whoever administers this machine to change the limit"
+_HINTS = {
+    "providers": "choose another one with --provider",
+    "regions": "set another region in job.yaml or cloudtrain.toml",
+    "machines": "name another machine with resources.instance",
+    "tags": "tags: {NAME: …} in job.yaml, or in [defaults] of your settings",
+    "max_runtime": "set limits.max_runtime lower",
+    "max_cost": "set limits.max_runtime lower, or rent less",
+}
 
 
 def organization_issues(plan: Plan) -> list[Issue]:
@@ -27,68 +33,48 @@ def organization_issues(plan: Plan) -> list[Issue]:
     """
     limits = organization()
     issues = []
-    for key, (message, hint) in _broken_limits(plan, limits):
-        text = f"{key}: {message}"
-        issues.append(Issue((), text, hint, origin=limits.origins[f"organization.{key}"]))
+    for key, message in _broken_limits(plan, limits):
+        origin = limits.origins[f"organization.{key}"]
+        issues.append(Issue((), f"{key}: {message}", _HINTS[key], origin=origin))
 
     return issues
 
 
-def _broken_limits(plan: Plan, limits: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield the name of each limit that a plan breaks, with a message and a hint."""
-    allowed = limits.get("organization.providers")
-    if allowed is not None and plan.provider not in allowed:
-        message = f"jobs may run on {_listed(allowed)}, not on {plan.provider}"
-        yield "providers", (message, f"--provider {allowed[0]}")
-
+def _broken_limits(plan: Plan, limits: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the name of each limit that a plan breaks, with a message."""
     target = plan.target
+    yield from _not_allowed(limits, "providers", [plan.provider])
     if plan.is_rehearsal or not target.declaration.region_setting:
         return
 
-    allowed = limits.get("organization.regions")
-    if allowed is not None and not _matches(target.where, allowed):
-        message = f"jobs may run in {_listed(allowed)}, not in {target.where or 'an unset region'}"
-        setting = f"{target.provider}.{target.declaration.region_setting}"
-        yield "regions", (message, f"set {setting}")
-
-    allowed = limits.get("organization.machines")
-    wrong = [name for name in target.instances if not _matches(name, allowed or ())]
-    if allowed is not None and (wrong or not target.instances):
-        machines = _listed(wrong) or f"the machines of {target.cluster}, which are unknown"
-        hint = f"name a machine with resources.instance, such as {allowed[0]}"
-        yield "machines", (f"{_listed(allowed)} may be rented, not {machines}", hint)
-
+    yield from _not_allowed(limits, "regions", [target.where])
+    yield from _not_allowed(limits, "machines", target.instances or [""])
     missing = [tag for tag in limits.get("organization.tags") or () if tag not in plan.spec.tags]
     if missing:
-        hint = f"tags: {{{missing[0]}: …}} in job.yaml, or in [defaults] of your settings"
-        yield "tags", (f"the job lacks the tags {_listed(missing)}", hint)
+        yield "tags", f"the job lacks {', '.join(missing)}"
 
-    if target.cost_estimate is not None:
-        yield from _broken_bounds(plan, target.cost_estimate, limits)
-
-
-def _broken_bounds(
-    plan: Plan, estimate: CostEstimate, limits: Settings
-) -> Iterator[tuple[str, tuple[str, str]]]:
-    most: Any = limits.get("organization.max_runtime")
-    if most is not None and estimate.max_seconds > most:
-        longest = format_duration(most)
-        message = (
-            f"a job may run for {longest}, this one for {format_duration(estimate.max_seconds)}"
-        )
-        yield "max_runtime", (message, f"set limits.max_runtime to {longest} or less")
+    estimate = target.cost_estimate
+    longest = limits.get("organization.max_runtime")
+    if estimate and longest is not None and estimate.max_seconds > longest:
+        own = format_duration(estimate.max_seconds)
+        yield "max_runtime", f"a job may run for {format_duration(longest)}, this one for {own}"
 
     most = limits.get("organization.max_cost")
-    if most is None:
+    if not estimate or most is None:
         return
 
     cost = _highest_cost(plan, estimate)
     if cost is None:
-        message = "the price of the machine is unknown, and so is the cost"
-        yield "max_cost", (message, estimate.price_hint)
-    elif cost > most + 1e-9:
-        message = f"a job may cost {most:.2f} USD, this one costs up to {cost:.2f} USD"
-        yield "max_cost", (message, f"set limits.max_runtime lower, rent less, or {_ASK}")
+        yield "max_cost", f"the cost is unknown, as the price is; {estimate.price_hint}"
+    elif cost > most:
+        yield "max_cost", f"a job may cost {most:.2f} USD, this one costs up to {cost:.2f} USD"
+
+
+def _not_allowed(limits: Settings, key: str, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    patterns = limits.get(f"organization.{key}")
+    for name in names:
+        if patterns is not None and not _matches(name, patterns):
+            yield key, f"{name or 'what is unknown'} is none of {', '.join(patterns)}"
 
 
 def _highest_cost(plan: Plan, estimate: CostEstimate) -> float | None:
@@ -106,7 +92,3 @@ def _highest_cost(plan: Plan, estimate: CostEstimate) -> float | None:
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch(name.lower(), pattern.lower()) for pattern in patterns)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)

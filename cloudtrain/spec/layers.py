@@ -74,12 +74,10 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _written(tag: str) -> Any:
-    def represent(dumper: yaml.SafeDumper, number: Any) -> yaml.Node:
-        return dumper.represent_scalar(f"tag:yaml.org,2002:{tag}", number.text)
-
-    return represent
+def _number(dumper: yaml.SafeDumper, number: WrittenInt | WrittenFloat) -> yaml.Node:
+    kind = "int" if isinstance(number, int) else "float"
+    return dumper.represent_scalar(f"tag:yaml.org,2002:{kind}", number.text)
 
 
-_Dumper.add_representer(WrittenInt, _written("int"))
-_Dumper.add_representer(WrittenFloat, _written("float"))
+_Dumper.add_representer(WrittenInt, _number)
+_Dumper.add_representer(WrittenFloat, _number)

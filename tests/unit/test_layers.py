@@ -75,19 +75,6 @@ def test_a_base_extends_another_from_its_own_folder() -> None:
     assert document.origin(("tags", "team")) == "../../all.yaml:2:8"
 
 
-@pytest.mark.usefixtures("job")
-def test_a_mistake_in_a_base_has_its_line() -> None:
-    Path("../base.yaml").write_text("limits:\n  max_runtime: 6 hodr\n")
-    assert mistake_of("extends: ../base.yaml\n").startswith("../base.yaml:2:3: limits.max_runtime")
-
-
-@pytest.mark.usefixtures("job")
-def test_a_circle_is_refused() -> None:
-    Path("../base.yaml").write_text("extends: one/job.yaml\n")
-    assert "extends this file again" in mistake_of("extends: ../base.yaml\n")
-    assert "extends this file again" in mistake_of("extends: job.yaml\n")
-
-
 def test_a_base_outside_of_the_repository_is_refused(job: Path) -> None:
     outside = job.parents[2] / "base.yaml"
     outside.write_text("name: x\n")
@@ -158,12 +145,6 @@ def test_defaults_of_a_folder_are_confirmed_as_its_account_is(job: Path, own_fil
     settings = load_settings(job)
     assert settings.redirects == {"defaults"}
     assert settings["defaults"] == '{"aws": {"output": "s3://theirs"}}'
-
-
-def test_a_key_of_a_settings_file_is_no_default(job: Path, own_file: Path) -> None:
-    own_file.write_text("defaults = 3\n")
-    with pytest.raises(SpecError, match="unknown setting"):
-        load_settings(job)
 
 
 NAMES = st.text("ab.:#-'\"{ 0yn~é\n", max_size=5)

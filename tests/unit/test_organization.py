@@ -127,13 +127,6 @@ def test_no_variable_changes_a_limit(limits: Path, monkeypatch: pytest.MonkeyPat
     assert len(broken()) == 1
 
 
-def test_a_limit_in_another_file_is_refused(limits: Path, tmp_path: Path) -> None:
-    (tmp_path / "job" / "cloudtrain.toml").write_text('[organization]\nmax_cost = "1 USD"\n')
-    with pytest.raises(SpecError, match="unknown setting") as error:
-        load_settings(tmp_path / "job")
-    assert str(limits) in str(error.value.issues[0].hint)
-
-
 def test_a_file_that_is_not_roots_alone_is_refused(
     limits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
