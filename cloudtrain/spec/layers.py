@@ -1,6 +1,6 @@
-"""Layers of a job: a document over its base, which it extends or which has its defaults.
+"""Layers of a job: a document over its base: a file that it extends, or default fields.
 
-Mappings are merged key by key. A list, a text or a number replaces that of the base as a whole, and
+Mappings are merged key by key. Lists, texts and numbers replace those of the base as a whole, and
 an empty value (`key:`) removes it.
 """
 
@@ -65,7 +65,7 @@ def root_of(folder: Path) -> Path:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writer of what our reader reads back: YAML 1.2, with numbers as they were typed."""
+    """Writer of what our reader reads back: YAML 1.2, with numbers as typed."""
 
     yaml_implicit_resolvers = CORE_RESOLVERS
 
