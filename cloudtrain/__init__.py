@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cloudtrain.api.jobs import Job, load, plan, render, submit
     from cloudtrain.api.lookup import find_run, list_runs
     from cloudtrain.api.run import Run
+    from cloudtrain.api.selected_runs import RunFilter, best_first
     from cloudtrain.errors import (
         CloudtrainError,
         JobFailed,
@@ -37,6 +38,7 @@ _HOMES = {
     **dict.fromkeys(_ERRORS, "errors"),
     **dict.fromkeys(("find_run", "list_runs"), "api.lookup"),
     "Run": "api.run",
+    **dict.fromkeys(("RunFilter", "best_first"), "api.selected_runs"),
     "plan_sweep": "sweeps.planning",
     "start_sweep": "sweeps.planning",
     **dict.fromkeys(("Sweep", "find_sweep"), "sweeps.sweep"),
@@ -53,10 +55,12 @@ __all__ = [
     "RefusedError",
     "Run",
     "RunExists",
+    "RunFilter",
     "RunNotFound",
     "SpecError",
     "Sweep",
     "UsageError",
+    "best_first",
     "find_run",
     "find_sweep",
     "list_runs",

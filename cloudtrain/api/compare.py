@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,12 +11,10 @@ from typing import Any
 from cloudtrain.api.run import Run
 from cloudtrain.errors import StorageError
 from cloudtrain.runs.record import RunRecord
-from cloudtrain.runs.series import Series, series_of
+from cloudtrain.runs.series import Series
 from cloudtrain.runs.state import RunState
-from cloudtrain.spec.fields import plain
-from cloudtrain.spec.yaml_document import parse_scalar
+from cloudtrain.spec.options_of_words import options_of
 
-_OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)(=(?P<value>.*))?", re.DOTALL)
 _STATE_FIELDS = ("run", "state", "created", "started", "ended", "billing")
 
 
@@ -29,25 +26,23 @@ class Compared:
     states: list[RunState]
     settings: Mapping[str, list[Any]]
     """Settings that differ, by dotted name; None if a run does not set one."""
-    series: list[Mapping[str, Series]]
-    """Metrics of each run by name."""
 
     @property
     def metrics(self) -> list[str]:
         """Names of all metrics in the order of their reports."""
         names: dict[str, None] = {}
-        for metrics in self.series:
-            names |= dict.fromkeys(metrics)
+        for state in self.states:
+            names |= dict.fromkeys(state.series)
 
         return list(names)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
         runs = []
-        for state, metrics in zip(self.states, self.series, strict=True):
+        for state in self.states:
             document = state.to_json()
             run = {name: document[name] for name in _STATE_FIELDS}
-            run["metrics"] = {name: _series_json(series) for name, series in metrics.items()}
+            run["metrics"] = {name: _series_json(series) for name, series in state.series.items()}
             runs.append(run)
 
         return {"runs": runs, "settings": dict(self.settings)}
@@ -70,7 +65,6 @@ def compare(runs: Sequence[Run]) -> Compared:
         runs=[run.id for run in runs],
         states=[run.cached_status() for run in runs],
         settings=differing,
-        series=[series_of(run.metrics()) for run in runs],
     )
 
 
@@ -88,7 +82,7 @@ def settings_of(run: Run) -> dict[str, Any]:
 
     argv = settings.pop("args.argv", None)
     if isinstance(settings.pop("args.values", None), list) and isinstance(argv, list):
-        values, words = _argument_values([str(word) for word in argv])
+        values, words = options_of([str(word) for word in argv])
         settings |= {f"args.{name}": value for name, value in values.items()}
         settings["args"] = shlex.join(words) or None
 
@@ -122,36 +116,3 @@ def _series_json(series: Series) -> dict[str, Any]:
         document["best_step"] = step
 
     return document
-
-
-def _argument_values(argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of a command line with their values, and the words before them.
-
-    Several words after an option are a list, none is `True`, as for `read_arguments`.
-    """
-    options: dict[str, list[str]] = {}
-    before_options: list[str] = []
-    current = before_options
-
-    for word in argv:
-        match = _OPTION.fullmatch(word)
-        if match is None:
-            current.append(word)
-            continue
-
-        current = options[match["name"]] = []
-        if match["value"] is not None:
-            current.append(match["value"])
-            current = before_options
-
-    return {name: _value_of(words) for name, words in options.items()}, before_options
-
-
-def _value_of(words: Sequence[str]) -> Any:
-    values = [plain(parse_scalar(word)) for word in words]
-    if not values:
-        return True
-    if len(values) != 1:
-        return values
-
-    return values[0]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.api.run import Run
+from cloudtrain.api.selected_runs import RunFilter
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import (
     CloudError,
@@ -176,14 +177,19 @@ def runs_going_on(*, data_dir: str | None = None) -> list[dict[str, Any]]:
 
 
 def list_runs(
-    *, data_dir: str | None = None, provider: str | None = None, ask_clouds: bool = True
+    *,
+    data_dir: str | None = None,
+    provider: str | None = None,
+    ask_clouds: bool = True,
+    only: RunFilter | None = None,
 ) -> list[dict[str, Any]]:
     """Return a summary of every run, newest first; its state is `damaged` if it cannot be read.
 
     Each unfinished run is queried once, and so is one of the last day that counts as not
     started after its request was sent. A cloud that does not answer is asked once, and `reason`
     says so. `provider`: only runs of this one. `ask_clouds`: False lists runs in a cloud as last
-    seen. Each summary has the keys of `cloudtrain list --json`; times are Unix timestamps.
+    seen. `only`: a filter by name, time and tags; `best_first` sorts. Each summary has the keys of
+    `cloudtrain list --json`; times are Unix timestamps.
     """
     store = _store(data_dir)
     to_clean_up = store.runs_to_clean_up()
@@ -191,28 +197,31 @@ def list_runs(
     listed = []
 
     for summary in summaries(store):
-        if provider not in (None, summary["provider"]):
+        if provider not in (None, summary["provider"]) or (only and not only.fits(summary)):
             continue
 
-        run = Run(RunFolder(store.runs_dir / summary["run"]))
-        if run.id in to_clean_up and summary["state"] in ENDED:
+        if summary["run"] in to_clean_up and summary["state"] in ENDED:
             with suppress(CloudtrainError):
-                run.status()
-        if _is_unsettled(run, summary):
-            summary = _updated(run, summary, unreachable, ask_clouds)
+                _run_of(store, summary).status()
+        if _is_unsettled(store, summary):
+            summary = _updated(_run_of(store, summary), summary, unreachable, ask_clouds)
 
         listed.append(summary)
 
     return listed
 
 
-def _is_unsettled(run: Run, summary: Mapping[str, Any]) -> bool:
+def _run_of(store: RunStore, summary: Mapping[str, Any]) -> Run:
+    return Run(RunFolder(store.runs_dir / summary["run"]))
+
+
+def _is_unsettled(store: RunStore, summary: Mapping[str, Any]) -> bool:
     """Return whether a run's provider may know more than its summary."""
     if summary["state"] == DAMAGED or summary["submitted"]:
         return summary["state"] not in (*ENDED, DAMAGED)
 
     try:
-        state = run.cached_status()
+        state = _run_of(store, summary).cached_status()
     except StorageError:  # just removed or damaged
         return False
 

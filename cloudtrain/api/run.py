@@ -18,8 +18,8 @@ from cloudtrain.runs.files import storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.forecast import Forecast, forecast
 from cloudtrain.runs.logs import LogLine, Observation
+from cloudtrain.runs.metric_points import MetricPoint, metric_points
 from cloudtrain.runs.record import terms_of
-from cloudtrain.runs.series import MetricPoint, metric_points
 from cloudtrain.runs.state import RunState, explain
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ status finds the job by its name.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from cloudtrain.api.context import local_files, pack_source, resolve_targets, submitter
 from cloudtrain.api.preflight import find_issues, preflight, raise_errors
@@ -37,10 +38,16 @@ from cloudtrain.runs.record import PlanRecord, RunRecord, other_machines
 from cloudtrain.runs.store import RunStore, sweep_ids, sweep_of_run
 from cloudtrain.settings import STRICT, load_settings
 from cloudtrain.spec.load import override, spec_from_document
+from cloudtrain.spec.options_of_words import options_of
 from cloudtrain.spec.sources import FILE
 from cloudtrain.spec.yaml_document import Document, parse_document
 from cloudtrain_wire.events import Ended, Image, Phase, Submitted, Submitting
 from cloudtrain_wire.file_locks import FileLock
+from cloudtrain_wire.secret_values import is_secret_argument
+from cloudtrain_wire.tuned_values import text_of
+
+MAX_ARGUMENT = 100
+"""Maximum characters of an argument in a list of runs."""
 
 
 def submit(
@@ -230,7 +237,26 @@ def submitting(plan: Plan) -> Submitting:
         contract=plan.target.contract,
         nodes=plan.spec.resources.nodes,
         processes=plan.processes,
+        arguments=_arguments(plan),
+        tags=dict(plan.spec.tags),
     )
+
+
+def _arguments(plan: Plan) -> dict[str, Any]:
+    """Return the program's arguments for a list of runs: without probable secrets, and short."""
+    values = plan.spec.args.values
+    if not isinstance(values, Mapping):
+        values, _ = options_of(values)
+
+    arguments = {}
+    for name, value in values.items():
+        text = text_of(value)
+        if len(text) > MAX_ARGUMENT:
+            value = f"{text[: MAX_ARGUMENT - 1]}…"
+        if not is_secret_argument(name, text):
+            arguments[name] = value
+
+    return arguments
 
 
 def plan_again(

@@ -10,6 +10,7 @@ from cloudtrain.api.lookup import find_run
 from cloudtrain.api.run import Run
 from cloudtrain.cli.output import print_message
 from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
+from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import ENDED
 from cloudtrain.runs.store import (
     DAMAGED,
@@ -75,6 +76,30 @@ def _newest(store: RunStore, *, refuse_several: bool) -> Run | Sweep:
     kind = "sweep" if newest.is_sweep else "run"
     print_message(f"{newest.id}, the last {kind} from this folder")
     return _open(newest)
+
+
+def newest_of_job(data_dir: str | None, most: int) -> list[Run | Sweep]:
+    """Return the newest submission of the current folder; for a run, the newest of its job.
+
+    Print on stderr what was chosen. Raise RunNotFound if there is none.
+    """
+    store = RunStore(data_folder(data_dir))
+    candidates = (submission for submission in submissions(store) if submission.is_from(Path.cwd()))
+    newest = next(candidates, None)
+    if newest is None:
+        raise _nothing_from(Path.cwd(), store)
+
+    chosen_ones = [newest]
+    job = RunRecord(newest.folder).name
+    for submission in candidates:
+        if newest.is_sweep or len(chosen_ones) == most:
+            break
+        if not submission.is_sweep and RunRecord(submission.folder).name == job:
+            chosen_ones.append(submission)
+
+    names = ", ".join(submission.id for submission in chosen_ones)
+    print_message(f"{names}: the newest of {job} from this folder")
+    return [_open(submission) for submission in chosen_ones]
 
 
 def _running(candidates: Iterable[Submission], store: RunStore) -> list[Submission]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
-from datetime import datetime
 from typing import Any
 
 import click
@@ -12,11 +10,9 @@ import click
 from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.follow import ProgressDisplay
-from cloudtrain.cli.options import data_dir, json_option, last_run_argument
+from cloudtrain.cli.options import data_dir, json_option, last_run_argument, parse_since
 from cloudtrain.cli.output import command, print_log_line, print_message
-from cloudtrain.errors import UsageError
 from cloudtrain.runs.state import RunState
-from cloudtrain.units import parse_duration
 
 
 @click.command("logs", epilog="Example:\n\n  cloudtrain logs -f --rank 0 --grep loss")
@@ -59,7 +55,7 @@ def logs_command(
     """
     since_time = None
     if since is not None:
-        since_time = _parse_since(since)
+        since_time = parse_since(since)
 
     target = chosen(run, folder)
     if not isinstance(target, Run):
@@ -95,15 +91,3 @@ def _no_lines(state: RunState) -> str:
     if state.ref is None:
         return f"{state.run_id} was never started: {state.reason}"
     return f"{state.run_id} {state.state} and printed nothing"
-
-
-def _parse_since(text: str) -> float:
-    try:
-        return time.time() - parse_duration(text)
-    except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        hint = "a duration such as 10 min, or a time such as 2026-11-21T10:00"
-        raise UsageError(f"--since {text!r} is neither a duration nor a time", hint=hint) from None

@@ -13,7 +13,7 @@ from cloudtrain.cli.options import data_dir, json_option, last_run_argument
 from cloudtrain.cli.output import print_json, print_message, print_output, sparkline, table
 from cloudtrain.cli.terminal import write_csv
 from cloudtrain.errors import UsageError
-from cloudtrain.runs.series import MetricPoint, series_of
+from cloudtrain.runs.metric_points import MetricPoint
 from cloudtrain.units import format_number
 
 
@@ -43,13 +43,10 @@ def metrics_command(folder: str | None, /, run: str | None, as_csv: bool, as_jso
     elif not points:
         print_message(f"{shown_run.id} has reported no metrics")
     else:
-        curves = shown_run.cached_status().curves
+        state = shown_run.cached_status()
         rows = []
-        for name, series in series_of(points).items():
-            curve = ""
-            if name in curves:
-                curve = sparkline(curves[name].values)
-
+        for name, series in state.series.items():
+            curve = sparkline(state.curves[name].values)
             first = format_number(series.first[0])
             last = format_number(series.last[0])
             rows.append((name, first, curve, last, best_text(series)))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
+
+from cloudtrain.errors import UsageError
+from cloudtrain.units import parse_duration
 
 Command = Callable[..., Any]
 
@@ -34,9 +39,8 @@ last_run_argument = click.argument("run", metavar="[RUN]", required=False, shell
 """Argument of `chosen_run`, by default the last run."""
 runs_argument = click.argument(
     "runs",
-    metavar="RUN RUN...",
+    metavar="[RUN...]",
     nargs=-1,
-    required=True,
     shell_complete=_run_ids,
 )
 set_option = click.option(
@@ -102,3 +106,16 @@ output_option = click.option(
 force_option = click.option("--force", is_flag=True, help="Overwrite an existing file.")
 data_dir = click.pass_obj
 cloud_option = click.option("--provider", required=True, metavar="NAME", help="aws or azure.")
+
+
+def parse_since(text: str) -> float:
+    """Return the Unix timestamp that `--since` means. Raise UsageError."""
+    try:
+        return time.time() - parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        hint = "a duration such as 10 min, or a time such as 2026-11-21T10:00"
+        raise UsageError(f"--since {text!r} is neither a duration nor a time", hint=hint) from None

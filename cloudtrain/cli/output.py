@@ -129,7 +129,7 @@ def abbreviate_home(path: str | Path) -> str:
 def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
     """Return columns as wide as their widest cell."""
     cells = [tuple(header), *(tuple(map(one_line, row)) for row in rows)]
-    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(text_width, column)) for column in zip(*cells, strict=True)]
     lines = []
     for row in cells:
         padded = map(_padded, row, widths)
@@ -139,10 +139,10 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
 
 
 def _padded(cell: str, width: int) -> str:
-    return cell + " " * (width - _width(cell))
+    return cell + " " * (width - text_width(cell))
 
 
-def _width(text: str) -> int:
+def text_width(text: str) -> int:
     """Return the columns of a text on a terminal; ideographs take two."""
     if "\x1b" in text:
         shown = click.unstyle(text)
@@ -191,11 +191,15 @@ def sparkline(values: Sequence[float], width: int = 32) -> str:
 
 def short_name(name: str) -> str:
     """Return the name of a metric on one line, cut with an ellipsis."""
-    text = one_line(name)
-    if len(text) <= MAX_NAME:
+    return shortened(one_line(name), MAX_NAME)
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text of at most `width` characters, cut with an ellipsis."""
+    if len(text) <= width:
         return text
 
-    return text[: MAX_NAME - 1] + "…"
+    return text[: width - 1] + "…"
 
 
 def learning_curves(curves: Mapping[str, Sequence[float]]) -> list[str]:
@@ -312,7 +316,7 @@ def _source(origin: str, width: int) -> list[str]:
     if 0 <= column < len(text):
         word = re.match(r"[\w.-]+", text[column:])
         length = min(len(word[0]) if word else 1, room - (column - start))
-        before = _width(one_line(text[start:column].replace("\t", " ")))
+        before = text_width(one_line(text[start:column].replace("\t", " ")))
         lines.append(f"  {' ' * len(number)} | {' ' * before}{label('^' * max(1, length))}")
 
     return lines

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloudtrain.api.lookup import NOT_ASKED
-from cloudtrain.cli.output import colour_state, command, format_age, table
+from cloudtrain.api.selected_runs import metric_of, value_of
+from cloudtrain.cli.output import (
+    MAX_NAME,
+    colour_state,
+    command,
+    format_age,
+    shortened,
+    table,
+    text_width,
+)
+from cloudtrain.cli.terminal import columns
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.runs.state import ENDED
 from cloudtrain.runs.store import sweep_ids, sweep_of_run
 from cloudtrain.settings import data_folder
-from cloudtrain.units import format_duration
+from cloudtrain.units import format_duration, format_number
+
+MIN_ARGUMENTS = 20
+"""Minimum width of the arguments on a terminal."""
+MAX_ARGUMENTS = 80
+"""Maximum width of the arguments elsewhere."""
 
 
 def with_sweeps(runs: list[dict[str, Any]], data_dir: str | None) -> list[dict[str, Any]]:
@@ -41,8 +57,12 @@ def with_sweeps(runs: list[dict[str, Any]], data_dir: str | None) -> list[dict[s
     return sorted(rows, key=lambda run: -run["created"])
 
 
-def table_of(runs: Sequence[dict[str, Any]]) -> str:
-    """Return a line for each run, with its owner if some are not yours."""
+def table_of(runs: Sequence[dict[str, Any]], metric: str = "") -> str:
+    """Return a line for each run, with its owner if some are not yours.
+
+    The last columns are a metric (`metric`, or the one that judges the run), and the arguments that
+    differ between runs of one job, as far as the terminal has room.
+    """
     now = time.time()
     header = ["RUN", "STATE", "PROVIDER", "NODES", "TOOK", "SUBMITTED"]
     rows = []
@@ -68,7 +88,58 @@ def table_of(runs: Sequence[dict[str, Any]]) -> str:
         for run, row in zip(runs, rows, strict=True):
             row.insert(2, run["owner"] or "you")
 
+    if any(run["metrics"] for run in runs):
+        header.append("METRIC")
+        for run, row in zip(runs, rows, strict=True):
+            row.append(_metric_cell(run, metric))
+
+    differing = _differing_arguments(runs)
+    if not any(differing):
+        return table(rows, header)
+
+    room = MAX_ARGUMENTS
+    if terminal := columns(sys.stdout):
+        width = max(map(text_width, table(rows, header).splitlines()))
+        room = max(MIN_ARGUMENTS, terminal - width - 2)
+
+    header.append("ARGUMENTS")
+    for text, row in zip(differing, rows, strict=True):
+        row.append(shortened(text, room))
+
     return table(rows, header)
+
+
+def _metric_cell(run: Mapping[str, Any], metric: str) -> str:
+    """Return `val_accuracy 0.93`: the best value, or the last one if no direction is known."""
+    name = metric or metric_of(run)
+    value = value_of(run, name)
+    if value is None:
+        return ""
+
+    return f"{shortened(name, MAX_NAME)} {format_number(value)}"
+
+
+def _differing_arguments(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return for each run `lr=0.1 epochs=3`: arguments that differ between runs of its name."""
+    values: dict[tuple[str, str], set[str]] = {}
+    jobs: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        jobs.setdefault(run["name"], []).append(run["arguments"])
+
+    for job, arguments in jobs.items():
+        for name in set().union(*arguments):
+            values[job, name] = {str(each.get(name)) for each in arguments}
+
+    texts = []
+    for run in runs:
+        words = []
+        for name, value in run["arguments"].items():
+            if len(values[run["name"], name]) > 1:
+                words.append(f"{name}={value}")
+
+        texts.append(" ".join(words))
+
+    return texts
 
 
 def _format_state(run: dict[str, Any]) -> str:

@@ -387,13 +387,20 @@ def as_listed(state: SweepState) -> dict[str, Any]:
     ended = sum(trial.state not in ("running", "waiting") for trial in state.trials)
     reason = one_line(state.why_ended)
     listed: dict[str, Any] = {}
+    metrics: dict[str, float | None] = {}
+    if state.best is not None:
+        metrics[state.definition.metric] = state.best.value
     if reason and (ended < state.wanted or state.state != "succeeded"):
         listed["ended_because"] = reason
 
     return listed | {
         "run": state.definition.sweep_id,
+        "name": state.definition.sweep_id,
         "state": state.state,
         "reason": state.reason,
+        "arguments": {},
+        "metrics": metrics,
+        "best": metrics,
         "provider": state.definition.provider,
         "contract": "plain",
         "size": f"{ended}/{state.wanted} trials",

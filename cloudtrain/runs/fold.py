@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from cloudtrain.runs.series import Series
 from cloudtrain.runs.state import Curve, RunState
 from cloudtrain_wire import events
 from cloudtrain_wire.events import Event
@@ -37,6 +38,8 @@ def _submitting(state: RunState, event: events.Submitting) -> None:
     state.nodes = event.nodes
     state.processes = event.processes
     state.adopted = event.adopted
+    state.arguments = event.arguments or {}
+    state.tags = event.tags or {}
     state.owner = event.owner or ("another machine" if event.adopted else "")
 
 
@@ -123,6 +126,10 @@ def _metrics(state: RunState, event: events.Metrics) -> None:
 
     for name, value in event.values.items():
         state.curves.setdefault(name, Curve()).add(value)
+        if name in state.series:
+            state.series[name].add(value, event.step)
+        else:
+            state.series[name] = Series.begin(name, value, event.step)
 
 
 def _progress(state: RunState, event: events.Progress) -> None:

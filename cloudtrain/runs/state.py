@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloudtrain.runs.laps import Laps
+from cloudtrain.runs.series import Series
 from cloudtrain.runs.step_times import StepTimesHistory, Utilization
 from cloudtrain_wire.causes import one_line
 from cloudtrain_wire.events import (
@@ -115,6 +116,10 @@ class RunState:
     contract: str = ""
     nodes: int = 0
     processes: int = 0
+    arguments: dict[str, Any] = field(default_factory=dict, repr=False)
+    """Arguments of the program by name; empty for runs of other machines and earlier versions."""
+    tags: dict[str, str] = field(default_factory=dict, repr=False)
+    """Tags of the job."""
     created: float = 0
     started: float = 0
     ended: float = 0
@@ -166,6 +171,8 @@ class RunState:
     """Time since it stopped running after its start; 0: it runs. A wait only if it runs again."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Last value of each metric."""
+    series: dict[str, Series] = field(default_factory=dict, repr=False)
+    """First, last, lowest, highest and best value of each metric."""
     curves: dict[str, Curve] = field(default_factory=dict, repr=False)
     """Curve of each metric."""
     progress_curves: dict[str, Curve] = field(default_factory=dict, repr=False)

@@ -7,11 +7,13 @@ decide, and missing runs are read from their folders.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,37 +50,39 @@ MAX_INDEX_BYTES = 1 << 28
 CLEANUP_FOLDER = "leftovers"
 """Folder with one entry per run that may have left something outside its own folder."""
 
-_SUMMARY_FIELDS = (
-    "run",
-    "name",
-    "state",
-    "reason",
-    "cause",
-    "provider",
-    "contract",
-    "nodes",
-    "processes",
-    "created",
-    "started",
-    "ended",
-    "owner",
-    "submitted",
-    "kept_until",
-)
+_TEXT = (str,)
+_COUNT = (int,)
+_MAPPING = (dict,)
 _TIME = (int, float)
-_FIELD_TYPES: dict[str, tuple[type, ...]] = {
-    "nodes": (int,),
-    "processes": (int,),
-    "submitted": (bool,),
+_NUMBER_OR_NONE = (int, float, type(None))
+_SUMMARY_FIELDS: dict[str, tuple[type, ...]] = {
+    "run": _TEXT,
+    "name": _TEXT,
+    "state": _TEXT,
+    "reason": _TEXT,
+    "cause": _TEXT,
+    "provider": _TEXT,
+    "contract": _TEXT,
+    "nodes": _COUNT,
+    "processes": _COUNT,
     "created": _TIME,
-    "started": (*_TIME, type(None)),
-    "ended": (*_TIME, type(None)),
-    "kept_until": (*_TIME, type(None)),
+    "started": _NUMBER_OR_NONE,
+    "ended": _NUMBER_OR_NONE,
+    "owner": _TEXT,
+    "submitted": (bool,),
+    "kept_until": _NUMBER_OR_NONE,
+    "arguments": _MAPPING,
+    "tags": _MAPPING,
+    "metrics": _MAPPING,
+    "best": _MAPPING,
 }
-"""Types of a summary's fields; the others are texts."""
+"""Fields of a summary, with the types that JSON gives them."""
 _MISSING = object()
 _MAX_TIMESTAMP = 253_402_300_800
 """The year 10,000, as a Unix timestamp."""
+
+MAX_LISTED = 32
+"""Maximum number of arguments and of metrics of a run in the index; others are in its folder."""
 
 DAMAGED = "damaged"
 """Listed state of an unreadable run."""
@@ -299,7 +303,13 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
     A run that has not ended is read from its own events. An unreadable run is listed as damaged.
     """
     ids = set(store.ids())
-    indexed = {line["run"]: line for line in _read(store) if _is_valid(line) and line["run"] in ids}
+    lines = _read(store)
+    valid = [line for line in lines if _is_valid(line)]
+    if len(valid) < len(lines):  # of an earlier version, or damaged
+        _remove_index(store)
+        valid = []
+
+    indexed = {line["run"]: line for line in valid if line["run"] in ids}
     fresh = []
     for run_id in ids - indexed.keys():
         folder = RunFolder(store.runs_dir / run_id)
@@ -330,8 +340,12 @@ def index_run(folder: RunFolder, state: RunState) -> None:
 
 def forget_run(folder: RunFolder) -> None:
     """Delete the index when an ended run continues. It is written again later."""
+    _remove_index(RunStore(folder.path.parents[1]))
+
+
+def _remove_index(store: RunStore) -> None:
     with suppress(OSError):
-        (RunStore(folder.path.parents[1]).data_dir / "index.jsonl").unlink()
+        (store.data_dir / "index.jsonl").unlink()
 
 
 def _belongs(state: RunState) -> bool:
@@ -340,13 +354,31 @@ def _belongs(state: RunState) -> bool:
 
 
 def summary_of(state: RunState) -> dict[str, Any]:
-    """Return the fields of a state for a list. Times are Unix timestamps."""
+    """Return the fields of a state for a list. Times are Unix timestamps.
+
+    `metrics` has the last values, `best` the best ones, where the name tells which those are.
+    """
     document = state.to_json()
     document["cause"] = ""
     if state.state == "failed":
         document["cause"] = explain(state)
 
+    document["arguments"] = dict(islice(state.arguments.items(), MAX_LISTED))
+    document["tags"] = state.tags
+    document["metrics"] = {}
+    document["best"] = {}
+    known_first = sorted(state.series.values(), key=lambda series: series.best is None)
+    for series in known_first[:MAX_LISTED]:
+        document["metrics"][series.name] = _finite(series.last[0])
+        if series.best:
+            document["best"][series.name] = _finite(series.best[0])
+
     return {field: document[field] for field in _SUMMARY_FIELDS}
+
+
+def _finite(value: float) -> float | None:
+    """Return a number that JSON has, or None."""
+    return value if math.isfinite(value) else None
 
 
 def _damaged(folder: RunFolder, reason: str) -> dict[str, Any]:
@@ -365,12 +397,19 @@ def _is_valid(line: Any) -> bool:
     if not isinstance(line, dict):
         return False
 
-    for field in _SUMMARY_FIELDS:
-        if not isinstance(line.get(field, _MISSING), _FIELD_TYPES.get(field, str)):
+    for field, types in _SUMMARY_FIELDS.items():
+        if type(line.get(field, _MISSING)) not in types:
             return False
 
-    times = [line[field] or 0 for field in ("created", "started", "ended", "kept_until")]
-    return line["state"] in ENDED and all(0 <= time < _MAX_TIMESTAMP for time in times)
+    for number in (*line["metrics"].values(), *line["best"].values()):
+        if type(number) not in _NUMBER_OR_NONE:
+            return False
+
+    for field in ("created", "started", "ended", "kept_until"):
+        if not 0 <= (line[field] or 0) < _MAX_TIMESTAMP:
+            return False
+
+    return line["state"] in ENDED
 
 
 def _read(store: RunStore) -> list[Any]:
@@ -387,10 +426,7 @@ def _read(store: RunStore) -> list[Any]:
         summaries_read: list[Any] = json.loads(b"[" + lines.replace(b"\n", b",") + b"]")
         return summaries_read
     except (ValueError, RecursionError):
-        # The index is a cache and is written again, if the disk allows.
-        with suppress(OSError):
-            (store.data_dir / "index.jsonl").unlink()
-
+        _remove_index(store)  # it is a cache and is written again, if the disk allows
         return []
 
 

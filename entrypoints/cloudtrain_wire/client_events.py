@@ -71,6 +71,10 @@ class Submitting(Event, type="submitting", writer=CLIENT, requires="time"):
     """True if another machine submitted it, and this one has found it in the cloud."""
     owner: str = ""
     """The submitter, if the cloud reports one."""
+    arguments: Object | None = None
+    """The program's arguments by name, without probable secrets; long texts are cut."""
+    tags: Object | None = None
+    """The job's tags by name."""
 
 
 class Image(Event, type="image", writer=CLIENT):

@@ -55,6 +55,7 @@ def fill(data_dir: Path) -> None:
             "contract": "plain",
             "nodes": 1,
             "processes": 2,
+            "arguments": {"epochs": 5, "lr": number / RUNS},
         }
         ranks = [
             {"type": "rank_started", "time": time + 3, "rank": rank, "local_rank": rank}
