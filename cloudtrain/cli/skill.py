@@ -6,10 +6,12 @@ from pathlib import Path
 
 import click
 
+from cloudtrain_wire.bounded_files import read_regular_text
+
 PAGE = Path(__file__).with_name("skill.md")
 
 
 @click.command("skill", epilog="Example:\n\n  cloudtrain skill > AGENTS.md")
 def skill_command() -> None:
     """Print one page for a coding agent: how to plan, rehearse, cap a cost, and read results."""
-    click.echo(PAGE.read_text(encoding="utf-8"), nl=False)
+    click.echo(read_regular_text(PAGE), nl=False)

@@ -11,6 +11,7 @@ from cloudtrain.planning.target import CloudConfig
 from cloudtrain.runs.record import RunRecord
 
 if TYPE_CHECKING:
+    from cloudtrain.planning.reference import RegistryLogin
     from cloudtrain.providers.azure.client import Workspace
     from cloudtrain.runs.folder import RunFolder
 
@@ -57,3 +58,13 @@ def connect(subscription: str, resource_group: str, name: str) -> Workspace:
         message = f"the azure provider needs azure-ai-ml, which is not installed: {error}"
         raise UsageError(message, hint=install_command("azure")) from None
     return workspace(subscription, resource_group, name)
+
+
+def registry_login(host: str) -> RegistryLogin:
+    """Return the login of an Azure registry. Raise UsageError without azure-ai-ml."""
+    try:
+        from cloudtrain.providers.azure.sdk import registry_login as login
+    except ImportError as error:
+        message = f"its registry needs azure-ai-ml: {error}"
+        raise UsageError(message, hint=install_command("azure")) from None
+    return login(host)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError, SourceError, UsageError
-from cloudtrain.extras import install_command
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.recipe import LOCAL, Recipe, payload_archive, recipe_of
 from cloudtrain.planning.reference import (
@@ -34,6 +33,7 @@ from cloudtrain.planning.reference import (
 from cloudtrain.planning.selection import select_image
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.aws.config import connect
+from cloudtrain.providers.azure.config import registry_login
 from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.progress import Note, Progress
 from cloudtrain.version import __version__
@@ -121,7 +121,7 @@ def login_for(host: str) -> RegistryLogin | None:
         if ecr:
             return _ecr_login(ecr[2], ecr[1])
 
-        return _acr_login(host)
+        return registry_login(host)
     except CloudtrainError as error:
         login = _docker_login(host)
         if login is None:
@@ -144,15 +144,6 @@ def _ecr_login(region: str, account: str) -> RegistryLogin:
     token = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode()
     user, _, password = token.partition(":")
     return RegistryLogin(user, password)
-
-
-def _acr_login(host: str) -> RegistryLogin:
-    try:
-        from cloudtrain.providers.azure.sdk import registry_login
-    except ImportError as error:
-        hint = install_command("azure")
-        raise UsageError(f"its registry needs azure-ai-ml: {error}", hint=hint) from None
-    return registry_login(host)
 
 
 def _inspect_in_ecr(
