@@ -24,6 +24,7 @@ from cloudtrain.source.distributions import (
 )
 from cloudtrain.source.programs import (
     Import,
+    first_match,
     foreign_imports,
     install_lines,
     mentions,
@@ -33,6 +34,7 @@ from cloudtrain.source.programs import (
 )
 from cloudtrain_wire.built_for_torch import BUILT_FOR_TORCH, satisfies
 from cloudtrain_wire.requirement_files import Requirement, requested_list
+from cloudtrain_wire.visible_gpus import present_gpus
 
 MAX_NAMED = 5
 """Maximum number of missing imports in a plan."""
@@ -40,6 +42,14 @@ MAX_NAMED = 5
 _TORCH = re.compile(r"(torch|torchvision|torchaudio|triton|pytorch-triton|nvidia-\w+-cu\d+)$")
 _SHARED = ("cloudtrain_job", "cloudtrain_trainer", "cloudtrain_launcher", "cloudtrain_wire")
 """Modules of every job."""
+
+_ASKS_FOR_CUDA = re.compile(
+    rb"^[^#\n]*?(\.cuda\(|\bdevice_count\(|(?<=[\"'])nccl(?=\\?[\"']))", re.MULTILINE
+)
+"""Text of a program that needs a GPU, or counts them, outside comments."""
+
+_LOOKS_FOR_CUDA = re.compile(rb"is_(nccl_)?available\(|[\"']gloo\b")
+"""Text of a program that also runs without."""
 
 _SAVES = re.compile(rb"checkpoint|save|output_dir|root_dir", re.IGNORECASE)
 """Text of a program that saves: its own code, or an argument of a library that does."""
@@ -61,6 +71,7 @@ def package_issues(plan: Plan) -> list[Issue]:
     issues += _too_new(plan, requested)
     issues += _notebook(plan, root)
     issues += _never_saves(plan, root)
+    issues += _asks_for_cuda(plan, root)
     issues += _imports(plan, root, requested)
     return issues
 
@@ -237,6 +248,27 @@ def _never_saves(plan: Plan, root: Path) -> Iterator[Issue]:
                 path=("resources", "spot"),
             )
         )
+
+
+def _asks_for_cuda(plan: Plan, root: Path) -> Iterator[Issue]:
+    """Yield a warning about a program that needs GPUs in a job without; none where it sees some."""
+    programs = _programs(plan, root)
+    if plan.gpus or plan.spec.entrypoint is None:
+        return
+
+    place, call = first_match(_ASKS_FOR_CUDA, root, *programs)
+    if not place or mentions(_LOOKS_FOR_CUDA, root, *programs):
+        return
+
+    asks = f"asks for CUDA ({call.strip('.(')}), and the job has no GPUs"
+    if plan.host.cost_estimate is not None:
+        hint = "set resources.gpus, or name a machine with GPUs in resources.instance"
+        yield warning(asks, hint, origin=place)
+    elif count := present_gpus({**os.environ, **plan.spec.env}):
+        if plan.host.image is not None or plan.is_rehearsal:
+            yield warning(asks, f"--gpus {count} gives it those of this machine", origin=place)
+    else:
+        yield warning(f"{asks}; nor has this machine", origin=place)
 
 
 def _imports(plan: Plan, root: Path, requested: Requested) -> list[Issue]:

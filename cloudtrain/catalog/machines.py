@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
+from typing import Literal
 
 from cloudtrain.catalog import Instance, instances, names_of
 from cloudtrain.errors import Issue, Keys, did_you_mean
@@ -42,14 +43,28 @@ _GPUS = {"aws": r"(ml\.)?(p|g|gr)\d", "azure": r"standard_n"}
 
 
 def select_instances(
-    provider: str, *, gpus: int | None, gpu: Sequence[str], named: Sequence[str], default: str
+    provider: str,
+    *,
+    gpus: int | Literal["all"] | None,
+    gpu: Sequence[str],
+    named: Sequence[str],
+    default: str,
 ) -> tuple[tuple[str, ...], int, list[Issue]]:
     """Return the instance types of a job, the GPUs per node, and mistakes in the spec.
 
-    `named` types are used unchanged, by default with all their GPUs. Otherwise each GPU model
+    `named` types are used unchanged, with all their GPUs by default, and if `gpus` is all. Otherwise each GPU model
     gives the cheapest type with exactly `gpus` of it. Models that the provider lacks are skipped if
     another one is left. Without a model: the cheapest type. Without GPUs: `default`.
     """
+    if gpus == "all":
+        gpus = None
+        if not named:
+            message = (
+                f"all means the GPUs of a machine, and no instance type of {provider} is named"
+            )
+            hint = "name one in resources.instance, or set a number of GPUs"
+            return (), 0, [Issue(("resources", "gpus"), message, hint)]
+
     if named:
         gpu_count = gpus
         problems: list[Issue] = []

@@ -50,7 +50,9 @@ def headline(plan: Plan) -> str:
 
     gpus = ""
     if plan.gpus:
-        gpus = f", {count(plan.gpus, 'GPU')} each"
+        gpus = f", {count(plan.gpus, 'GPU')}"
+    if plan.gpus and resources.nodes > 1:
+        gpus += " per node"
 
     processes = count(plan.processes, "process")
     return f"{count(resources.nodes, 'node')} x {processes}{gpus} {place(plan)}"

@@ -157,7 +157,8 @@ class Plan:
         if self.target.gpus is not None:
             return self.target.gpus
 
-        return self.spec.resources.gpus or 0
+        gpus = self.spec.resources.gpus
+        return gpus if isinstance(gpus, int) else 0
 
     @property
     def processes(self) -> int:

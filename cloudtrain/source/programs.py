@@ -8,6 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -180,6 +181,25 @@ def mentions(pattern: re.Pattern[bytes], root: Path, *entrypoints: Path) -> bool
             return True  # unknown
 
     return False
+
+
+def first_match(pattern: re.Pattern[bytes], root: Path, *entrypoints: Path) -> tuple[str, str]:
+    """Return the place of the first match in files of a program, and its group; empty for none."""
+    for file, _ in _files_with_imports(root, entrypoints):
+        with suppress(NotAProgram):
+            text = _read(file, MAX_NOTEBOOK_BYTES)
+            match = pattern.search(text)
+            if not match:
+                continue
+
+            place = str(file.relative_to(root))
+            if file.suffix != ".ipynb":
+                line = text.count(b"\n", 0, match.start(1)) + 1
+                place += f":{line}"
+
+            return place, match[1].decode()
+
+    return "", ""
 
 
 def _files_with_imports(

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from cloudtrain.catalog import all_gpu_names, gpu_names
 from cloudtrain.declaration import declaration_of, is_provider, meant_provider, provider_names
@@ -308,15 +308,21 @@ def _build_key(name: str) -> str:
     return name
 
 
-def read_processes(value: Any) -> int | Literal["auto"]:
-    """Read processes per node: auto or a count."""
-    if value == "auto":
-        return "auto"
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise FieldError(f"expected auto or a whole number, got {kind_of(value)}")
-    if not 1 <= value <= 1024:
-        raise FieldError(f"must be between 1 and 1024, got {value}")
-    return int(value)
+def reader_of_count(
+    word: str, least: int, most: int, default: str | None
+) -> Callable[[Any], int | str | None]:
+    """Return a reader of a count per node, of the word in its place, or of the default."""
+
+    def read(value: Any) -> int | str | None:
+        if value in (word, default):
+            return value  # type: ignore[no-any-return]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise FieldError(f"expected {word} or a whole number, got {kind_of(value)}")
+        if not least <= value <= most:
+            raise FieldError(f"must be between {least} and {most}, got {value}")
+        return int(value)
+
+    return read
 
 
 def plain(value: Any) -> Any:

@@ -92,12 +92,22 @@ class Resources(Section):
 
     nodes: int = Field(1, ge=1, le=1000, description="how many machines")
     gpus: Annotated[
-        int | None, WithJsonSchema({"type": ["integer", "null"], "minimum": 0, "maximum": 64})
+        int | Literal["all"] | None,
+        BeforeValidator(fields.reader_of_count("all", 0, 64, None)),
+        WithJsonSchema(
+            {
+                "oneOf": [
+                    {"enum": ["all", None]},
+                    {"type": "integer", "minimum": 0, "maximum": 64},
+                ]
+            }
+        ),
     ] = Field(
         None,
-        ge=0,
-        le=64,
-        description="GPUs per node; 0 = CPU; default: all GPUs of `instance`, else 0",
+        description=(
+            "GPUs per node; 0 = CPU; all = those of this machine, or of `instance`; default: all"
+            " GPUs of `instance`, else 0"
+        ),
     )
     gpu: Annotated[tuple[str, ...], BeforeValidator(fields.read_gpus), LazySchema(_gpus_schema)] = (
         Field((), description="GPU models in order of preference, resolved through the catalog")
@@ -109,7 +119,7 @@ class Resources(Section):
     ] = Field({}, description="instance types per provider, in order of preference, instead of gpu")
     processes: Annotated[
         int | Literal["auto"],
-        BeforeValidator(fields.read_processes),
+        BeforeValidator(fields.reader_of_count("auto", 1, 1024, "auto")),
         WithJsonSchema({"oneOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
     ] = Field("auto", description="processes per node; auto = one per GPU, else 1")
     spot: bool = Field(False, description="interruptible capacity at a lower price")

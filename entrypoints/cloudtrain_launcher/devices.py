@@ -5,22 +5,9 @@ Processes are read in /proc: CPU time, memory, wakeups, reads, descendants.
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
-
-def visible_gpus() -> int:
-    """Return the number of GPUs that CUDA sees (`CUDA_VISIBLE_DEVICES`); 0 without a driver."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return 0
-
-    return count.value
+from cloudtrain_wire.visible_gpus import visible_gpus
 
 
 def has_accelerator() -> bool:

@@ -19,7 +19,6 @@ from typing import Literal
 
 from cloudtrain_launcher import flight_recorder
 from cloudtrain_launcher.contract import Job, NodeContext, read_job, with_job_file, with_trial
-from cloudtrain_launcher.devices import visible_gpus
 from cloudtrain_launcher.packages.installation import Installation
 from cloudtrain_launcher.platforms import find_failure_file, find_node_context, wait_for_dns
 from cloudtrain_launcher.rank_tracker import RankTracker
@@ -54,6 +53,7 @@ from cloudtrain_wire.events import (
 )
 from cloudtrain_wire.parent_death import set_parent_death_signal
 from cloudtrain_wire.processes import adopt_orphans
+from cloudtrain_wire.visible_gpus import visible_gpus
 
 Outcome = Literal["succeeded", "failed", "stopped"]
 _RESULTS: tuple[Outcome, ...] = ("succeeded", "stopped")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain_launcher.contract import Job, NodeContext, read_object
-from cloudtrain_launcher.devices import visible_gpus
+from cloudtrain_wire.visible_gpus import visible_gpus
 
 OWN_CHANNELS = "cloudtrain-"
 """Prefix of channels with parts of the job itself."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import cloudtrain
 from cloudtrain.api import doctor
 from cloudtrain.api.doctor import exit_code
 from cloudtrain.checkup import Check, Question
@@ -168,22 +167,3 @@ def test_the_exit_code_tells_what_to_set_right_from_a_cloud_that_does_not_answer
     assert exit_code([lost, question.wrong("no", "make one")]) == 2
     assert denied.issue() == warning("bucket: not checked: AccessDenied")
     assert question.found("yes").issue() is None
-
-
-@pytest.mark.parametrize(
-    ("resources", "is_said"),
-    [({}, True), ({"gpus": 0}, False), ({"processes": 2}, False), ({"nodes": 2}, False)],
-)
-def test_a_job_that_names_no_gpus_says_which_it_leaves_idle(
-    tmp_path: Path, resources: dict[str, int], is_said: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    for address in ("0000:01:00.0", "0000:02:00.0"):
-        (tmp_path / "gpus" / address).mkdir(parents=True)
-
-    job = cloudtrain.load({"resources": resources})
-    plan = cloudtrain.plan(job, "local", data_dir=str(tmp_path / "data"))
-    messages = [issue.message for issue in checkup.idle_gpus(plan, tmp_path / "gpus")]
-    said = ["this machine has 2 GPUs, and the job starts 1 process"]
-    assert messages == (said if is_said else [])
-    assert checkup.idle_gpus(plan, tmp_path / "none") == []

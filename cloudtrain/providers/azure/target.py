@@ -44,7 +44,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
     types: tuple[str, ...] = ()
     gpus = resources.gpus or 0
     wrong: list[Issue] = []
-    if named or not config.compute:
+    if named or not config.compute or gpus == "all":
         types, gpus, wrong = _select(resources, named)
 
     location = config.location or ""

@@ -17,7 +17,7 @@ from cloudtrain.providers.docker.container_spec import (
     host_names,
 )
 from cloudtrain.providers.docker.declaration import DECLARATION
-from cloudtrain.providers.local.backend import LocalBackend, resolve_path
+from cloudtrain.providers.local.backend import LocalBackend, gpus_of, resolve_path
 from cloudtrain.providers.progress import Progress
 from cloudtrain.runs.paths import RunPaths
 
@@ -52,7 +52,8 @@ class DockerProvider(LocalBackend):
         """Return the image and the resources of a container; problems are in the target."""
         from cloudtrain.providers.docker.checks import image_of
 
-        image, problems = image_of(spec.image, settings, gpu=bool(spec.resources.gpus))
+        gpus, no_gpus = gpus_of(spec)
+        image, problems = image_of(spec.image, settings, gpu=bool(gpus))
         return Target(
             provider=self.name,
             where="this machine, in containers",
@@ -61,12 +62,13 @@ class DockerProvider(LocalBackend):
             unused=CLOUD_FIELDS,
             config=DockerConfig(
                 cores=os.cpu_count() or 1,
-                gpus=spec.resources.gpus or 0,
-                shm_bytes=spec.resources.shm or _shm_bytes(settings, spec),
+                gpus=gpus or 0,
+                shm_bytes=spec.resources.shm or _shm_bytes(settings, spec, gpus or 0),
                 memory_bytes=settings.get("docker.memory"),
             ),
             image=image,
-            problems=problems,
+            gpus=gpus,
+            problems=problems + no_gpus,
         )
 
     def rules(self, plan: Plan) -> list[Issue]:
@@ -182,10 +184,10 @@ class DockerProvider(LocalBackend):
         return "; ".join(filter(None, notes))
 
 
-def _shm_bytes(settings: Settings, spec: JobSpec) -> int:
+def _shm_bytes(settings: Settings, spec: JobSpec, gpus: int) -> int:
     """Return the shared memory of a node in bytes, by its processes and its memory."""
     memory = settings.get("docker.memory") or host_memory_bytes() // spec.resources.nodes
-    return default_shm_bytes(spec.resources.processes_on(spec.resources.gpus or 0), memory)
+    return default_shm_bytes(spec.resources.processes_on(gpus), memory)
 
 
 def host_memory_bytes() -> int:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import StorageError, UsageError
+from cloudtrain.errors import Issue, StorageError, UsageError
 from cloudtrain.planning.launch import CLOUD_FIELDS, Request, plain_job
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
@@ -42,6 +42,7 @@ from cloudtrain.source.results import copy_results
 from cloudtrain_wire.events import Ended, Event, Phase, Submitted
 from cloudtrain_wire.file_locks import acquire, disk_time
 from cloudtrain_wire.process_identity import ProcessIdentity
+from cloudtrain_wire.visible_gpus import present_gpus
 
 if TYPE_CHECKING:
     from cloudtrain.planning.launch import Launch
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from cloudtrain.providers.rehearsal.base import EmulatedPlan, Emulator
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.state import RunState
+    from cloudtrain.spec.model import JobSpec
 
 ORPHAN_STOP_SECONDS = 10
 """Seconds for orphaned nodes to save a checkpoint and end."""
@@ -63,6 +65,8 @@ STOP_RESPONSE_SECONDS = 60
 """Seconds without a heartbeat after a stop until a remote supervisor is given up."""
 
 UNSTARTED = "submit was interrupted before anything started"
+
+ON_CPU = "--set resources.gpus=0"
 
 UNUSED = ("image", *CLOUD_FIELDS, "resources.shm")
 """Fields of the spec without effect on this machine."""
@@ -332,6 +336,20 @@ def _ignored_stop(run: Path) -> bool:
     except OSError:
         return False
     return last_heartbeat(run) < requested_at < disk_time(run) - STOP_RESPONSE_SECONDS
+
+
+def gpus_of(spec: JobSpec) -> tuple[int | None, tuple[Issue, ...]]:
+    """Return the GPUs per node, of this machine for a job that asks for all; None: not set."""
+    gpus = spec.resources.gpus
+    if gpus != "all":
+        return gpus, ()
+
+    count = present_gpus({**os.environ, **spec.env})
+    if count:
+        return count, ()
+
+    hint = f"to rehearse on the CPU: {ON_CPU}"
+    return 0, (Issue(("resources", "gpus"), "all: this machine shows no GPUs", hint),)
 
 
 def resolve_path(plan: Plan, location: str) -> str:

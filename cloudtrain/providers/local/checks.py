@@ -15,9 +15,11 @@ from cloudtrain.errors import Issue, warning
 from cloudtrain.extras import install_command
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.local import machine
+from cloudtrain.providers.local.backend import ON_CPU
 from cloudtrain.providers.local.machine import GpuFacts, LocalConfig, PythonFacts
 from cloudtrain.source.inputs import is_empty
 from cloudtrain.units import format_size
+from cloudtrain_wire.visible_gpus import present_gpus, visible_gpus
 
 FEW_PROCESSES = 16
 MAX_PROCESSES_PER_CORE = 4
@@ -31,9 +33,6 @@ MIN_FREE_BYTES = 2 * 10**9
 
 MIN_DRIVERS: Mapping[int, str] = {11: "450.80.02", 12: "525.60.13", 13: "580"}
 """Major version of CUDA -> its oldest driver (NVIDIA, "CUDA Compatibility")."""
-
-NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
-"""Folder in which NVIDIA's driver for Linux has one for each GPU."""
 
 _CUDA_WHEELS = (
     "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130"
@@ -90,21 +89,20 @@ def host_checks(plan: Plan) -> list[Issue]:
     return issues or gpu_checks(plan, python, plan.gpus, "per node")
 
 
-def idle_gpus(plan: Plan, driver: Path = NVIDIA_GPUS) -> list[Issue]:
+def idle_gpus(plan: Plan) -> list[Issue]:
     """Warn about GPUs of this machine that a job without `resources.gpus` may leave idle."""
     resources = plan.spec.resources
-    is_chosen = "CUDA_VISIBLE_DEVICES" in {**os.environ, **plan.spec.env}
-    if plan.is_rehearsal or is_chosen or resources.gpus is not None:
+    if plan.is_rehearsal or plan.spec.launcher == "none" or resources.gpus is not None:
         return []
 
-    count = len(list(driver.glob("*")))
+    count = present_gpus({**os.environ, **plan.spec.env})
     processes = resources.nodes * plan.processes
-    if count <= processes or plan.spec.launcher == "none":
+    if count <= processes:
         return []
 
     unit = "process" if processes == 1 else "processes"
     message = f"this machine has {count} GPUs, and the job starts {processes} {unit}"
-    hint = f"--gpus {count} starts one on each GPU; --set resources.gpus=0 uses none"
+    hint = f"--gpus {count} starts one on each GPU; --gpus 0 says that it needs none"
     return [plan.located(warning(message, hint, path=("resources", "gpus")))]
 
 
@@ -130,10 +128,7 @@ def _too_few(plan: Plan, visible_gpus: int, required_gpus: int, of: str) -> list
 
     processes = min(plan.processes, 2)
     machine = _without_machine(plan)
-    hint = (
-        "to rehearse on the CPU: --set resources.gpus=0 --set"
-        f" resources.processes={processes}{machine}"
-    )
+    hint = f"to rehearse on the CPU: {ON_CPU} --set resources.processes={processes}{machine}"
     message = f"this machine shows {visible_gpus} GPUs, the spec asks for {required_gpus} {of}"
     return [Issue((), message, hint)]
 
@@ -248,7 +243,8 @@ def _has_driver() -> bool:
     if sys.platform != "linux":
         return True
 
-    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+    devices = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+    return any(device.exists() for device in devices) or visible_gpus() > 0
 
 
 def machine_checks(plan: Plan) -> Iterator[Check]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 
 def gpu_ids(driver: ctypes.CDLL, choice: str = "") -> list[str]:
-    """Return UUIDs as `nvidia-smi -L` writes them.
+    """Return UUIDs as `nvidia-smi -L` writes them; numbers from a driver that has none.
 
     `choice`: CUDA_VISIBLE_DEVICES, the only way to distinguish a MIG device from a GPU.
     """
@@ -17,7 +17,10 @@ def gpu_ids(driver: ctypes.CDLL, choice: str = "") -> list[str]:
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return []
 
-    ask = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
+    ask = getattr(driver, "cuDeviceGetUuid_v2", None) or getattr(driver, "cuDeviceGetUuid", None)
+    if ask is None:
+        return [str(number) for number in range(count.value)]
+
     choices = [word.strip() for word in choice.split(",")]
 
     uuids = []

@@ -13,7 +13,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
-from cloudtrain.providers.local.backend import UNUSED, LocalBackend, resolve_path
+from cloudtrain.providers.local.backend import UNUSED, LocalBackend, gpus_of, resolve_path
 from cloudtrain.providers.local.declaration import DECLARATION
 from cloudtrain.providers.local.machine import LocalConfig
 from cloudtrain.providers.rehearsal.base import PlainEmulator
@@ -37,6 +37,7 @@ class LocalProvider(LocalBackend):
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
         """Return this machine, with the job's Python and the number of cores."""
+        gpus, problems = gpus_of(spec)
         return Target(
             provider=self.name,
             where="this machine",
@@ -48,6 +49,8 @@ class LocalProvider(LocalBackend):
                 cores=_usable_cores(),
                 system=sys.platform,
             ),
+            gpus=gpus,
+            problems=problems,
         )
 
     def rules(self, plan: Plan) -> list[Issue]:
