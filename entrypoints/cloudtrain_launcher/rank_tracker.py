@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from cloudtrain_launcher import failure
 from cloudtrain_launcher.contract import PAYLOAD_DIR, Job
 from cloudtrain_launcher.error_details import CrashOutput
+from cloudtrain_launcher.library_metrics import library_metrics
 from cloudtrain_launcher.reporting import emit, log, mask_error
 from cloudtrain_wire import causes
 from cloudtrain_wire.events import (
@@ -65,9 +66,7 @@ class RankTracker:
         self._group_sizes: list[int] = []
         """Finished rank -> size of its torch.distributed group; 0: it used none."""
         self._crash_output: dict[int, CrashOutput] = {}
-        self._printed_metrics: PrintedMetrics | None = None
-        if job.metrics:
-            self._printed_metrics = PrintedMetrics(job.metrics, self._on_printed)
+        self._printed_metrics = PrintedMetrics(job.metrics, self._on_printed)
 
     def on_event(self, event: Event) -> None:
         """Process an event of a rank or of torchrun."""
@@ -93,7 +92,7 @@ class RankTracker:
         self._memory_kills.refresh()
         if local_rank >= 0:
             self._crash_output.setdefault(local_rank, CrashOutput()).feed(line)
-        if self._printed_metrics is not None and self._ranks.get(local_rank) == 0:
+        if self._ranks.get(local_rank) == 0:
             self._printed_metrics.on_line(line)
 
     def running(self) -> dict[int, int]:
@@ -205,9 +204,9 @@ class RankTracker:
 
 
 class PrintedMetrics:
-    """Finder of numbers. `report` is called for each event.
+    """Finder of numbers: by the job's expressions, or else in the lines of known libraries.
 
-    The client has rejected expressions with unlimited run time.
+    `report` is called for each event. The client has rejected expressions with unlimited run time.
     """
 
     def __init__(self, expressions: Mapping[str, str], report: Callable[[Event], None]) -> None:
@@ -226,12 +225,10 @@ class PrintedMetrics:
         """Search a line of the first rank for metrics."""
         values: dict[str, float] = {}
 
-        for name, expression in self._expressions.items():
-            match = expression.search(line, 0, MAX_LINE_CHARS)
-            if match:
-                value = _number(match[1])
-                if value is not None:
-                    values[name] = value
+        for name, text in self._texts(line):
+            value = _number(text)
+            if value is not None:
+                values[name] = value
 
         for name in POSITIONS:
             if name in values:
@@ -239,6 +236,16 @@ class PrintedMetrics:
 
         if values:
             self._report(Metrics(rank=0, values=values).replace(**self._position))
+
+    def _texts(self, line: str) -> Iterator[tuple[str, str]]:
+        """Yield the name and the text of each number in a line."""
+        if not self._expressions:
+            yield from library_metrics(line[:MAX_LINE_CHARS]).items()
+
+        for name, expression in self._expressions.items():
+            match = expression.search(line, 0, MAX_LINE_CHARS)
+            if match:
+                yield name, match[1]
 
 
 def _number(text: str | None) -> float | None:

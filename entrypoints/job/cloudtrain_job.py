@@ -6,7 +6,7 @@
 An event is one line of standard output with a marker, so that it passes through every platform's
 log unchanged: `::cloudtrain:: {"type": "metrics", "time": 1795213216.1, "node": 0, "rank": 0,
 "seq": 17952…, …}`. (node, rank, seq) identifies an event: a reader that sees it twice counts it
-once.
+once. Without a launcher, metrics and progress are printed for people.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 MARKER = "::cloudtrain:: "
+LISTENER = "CLOUDTRAIN_STREAM_DIR"
+"""Variable of a process whose output a launcher reads."""
 MAX_LINE_BYTES = 4000
 """Maximum for an atomic write to a pipe: below PIPE_BUF, 4096 on Linux (POSIX write(2))."""
 
@@ -50,10 +52,14 @@ _PHASES = {"evaluating": "evaluation", "saving": "saving"}
 def emit(kind: str, /, **fields: Any) -> None:
     """Write an event as one line of output, in a single write of at most `MAX_LINE_BYTES`.
 
+    Where no launcher listens, write what people want to read of it.
+
     Fields must be JSON values; the longest strings are shortened to fit. Raise ValueError if the
     line is still too long, TypeError for a value that is not JSON.
     """
     line = event_line(kind, **fields)
+    if LISTENER not in os.environ and _output_fd == 1:
+        line = _for_people(kind, fields)
     if kind in SIGNED_EVENTS and _key:
         line = signed_marker(_key).encode() + line[len(MARKER) :]
     # A program may have closed or replaced its output.
@@ -76,6 +82,21 @@ def set_output(descriptor: int, key: str = "") -> None:
     global _output_fd, _key
     _output_fd = descriptor
     _key = key
+
+
+def _for_people(kind: str, fields: Mapping[str, Any]) -> bytes:
+    """Return `step 100  loss 0.25` for metrics and progress; nothing for other events."""
+    if kind not in ("metrics", "progress"):
+        return b""
+
+    words = []
+    for name, value in {**fields, **fields.get("values", {})}.items():
+        if isinstance(value, int):
+            words.append(f"{name} {value}")
+        elif isinstance(value, float):
+            words.append(f"{name} {value:.6g}")
+
+    return ("  ".join(words) + "\n").encode("utf-8", "replace")
 
 
 def signed_marker(key: str) -> str:

@@ -34,6 +34,12 @@ def fork_server() -> Iterator[ForkServer]:
     server.close()
 
 
+@pytest.fixture(autouse=True)
+def a_launcher_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events are written as such: without a launcher they are shown to people."""
+    monkeypatch.setenv("CLOUDTRAIN_STREAM_DIR", ".")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def warm_launchers() -> Iterator[None]:
     """The process whose forks are launchers ends with the tests."""

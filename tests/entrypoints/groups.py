@@ -138,6 +138,7 @@ class Group:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(free_port()),
             "CLOUDTRAIN_RESULT_FILE": "result.json",
+            "CLOUDTRAIN_STREAM_DIR": ".",
         }
         request = {
             "folder": str(folder),

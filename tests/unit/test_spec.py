@@ -144,7 +144,7 @@ def test_processes_follow_the_gpus_unless_they_are_said(
     folder: Path, text: str, count: int
 ) -> None:
     resources = spec(folder, f"resources: {{{text}}}\n").resources
-    assert resources.processes_on(resources.gpus or 0) == count
+    assert resources.processes_on(int(resources.gpus or 0)) == count
 
 
 def test_an_input_may_lie_elsewhere_for_each_provider(folder: Path) -> None:

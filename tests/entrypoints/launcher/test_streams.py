@@ -328,6 +328,33 @@ def test_step_and_epoch_say_where_the_others_belong() -> None:
     ]
 
 
+LIBRARIES: dict[str, dict[str, float]] = {
+    "{'loss': 0.25, 'learning_rate': 5e-05, 'epoch': 0.5}": {"loss": 0.25, "learning_rate": 5e-05},
+    "{'eval_loss': '1.5', 'grad_norm': 'nan', 'epoch': '1'}": {"eval_loss": 1.5},
+    "epoch 0: {'accuracy': 0.84, 'f1': 0.89}": {"accuracy": 0.84, "f1": 0.89},
+    "Epoch 2: 100%|███| 10/10 [00:01<00:00, 8.21it/s, v_num=0, val_loss=0.4, train_loss_step=2e+3]": {
+        "val_loss": 0.4,
+        "train_loss_step": 2000,
+    },
+    "Epoch 2: 100%|███| 3/3 [00:09<00:00, 3.00s/it, v_num=3]": {},
+    "Epoch 2:  50%|█  | 5/10 [00:01<00:01, 8.21it/s, loss=0.9]": {},
+    "{'lr': 0.1, 'batch_size': 32}": {},
+    "{'optimizer': 'adam', 'epoch': 3}": {},
+    "epoch 1: {'path': 'a', 'accuracy': 0.5}": {},
+}
+
+
+@pytest.mark.parametrize("line", LIBRARIES)
+def test_metrics_that_libraries_print_need_no_expression(line: str) -> None:
+    found = [event["values"] for event in metrics_of({}, line)]
+    assert found == [LIBRARIES[line]] * bool(LIBRARIES[line])
+    assert metrics_of(ACCURACY, line) == []
+
+
+def test_a_library_says_in_which_epoch() -> None:
+    assert [event["epoch"] for event in metrics_of({}, *LIBRARIES)] == [0.5, 1, 0, 2]
+
+
 @pytest.mark.parametrize("text", ["nan", "inf", "1e999", "", "word"])
 def test_what_is_no_finite_number_is_left_out(text: str) -> None:
     assert metrics_of({"x": "x=(.*)"}, f"x={text}") == []

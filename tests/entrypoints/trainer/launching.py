@@ -46,7 +46,11 @@ class Launch:
             [sys.executable, *argv],
             cwd=folder,
             env=clean
-            | {"OMP_NUM_THREADS": "1", "CLOUDTRAIN_RESULT_FILE": "result.json"}
+            | {
+                "OMP_NUM_THREADS": "1",
+                "CLOUDTRAIN_RESULT_FILE": "result.json",
+                "CLOUDTRAIN_STREAM_DIR": ".",
+            }
             | (env or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -227,6 +227,18 @@ def test_evaluations_are_those_of_epochs_of_steps_and_of_the_end(
     assert announced(steps, epoch, **options)["evaluations"] == evaluations == len(made)
 
 
+def test_a_script_without_a_launcher_prints_for_people(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("CLOUDTRAIN_STREAM_DIR")
+    with cloudtrain_job.activity("saving"):
+        cloudtrain_job.log_progress(3, 10, loss=0.5)
+    cloudtrain_job.log_metrics(step=1234567, epoch=1, loss=0.123456789, accuracy=float("nan"))
+    assert capfd.readouterr().out == (
+        "step 3  steps 10  loss 0.5\nstep 1234567  epoch 1  loss 0.123457  accuracy nan\n"
+    )
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_script_announces_the_same_from_its_first_rank(
     monkeypatch: pytest.MonkeyPatch, rank: int
