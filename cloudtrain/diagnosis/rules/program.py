@@ -88,6 +88,16 @@ PROGRAM = (
         source="https://www.deepspeed.ai/docs/config-json/#fp16-training-options",
     ),
     Rule(
+        name="no-keyboard",
+        patterns=(r"\bBdbQuit\b", r"EOFError: EOF when reading a line"),
+        cause="the program waits for a keyboard, and a job has none",
+        remedy=(
+            "for breakpoint(), run the program alone in a terminal (torchrun --nproc-per-node 1),"
+            " or attach a debugger to the job (docs/guides/debug.md); replace input() by arguments"
+        ),
+        source="docs/guides/debug.md",
+    ),
+    Rule(
         name="ended-early",
         patterns=(r"ended with exit code 0 while",),
         cause="a rank ended while others still waited for it",
