@@ -20,7 +20,7 @@ from cloudtrain.runs.forecast import Forecast, forecast
 from cloudtrain.runs.logs import LogLine, Observation
 from cloudtrain.runs.metric_points import MetricPoint, metric_points
 from cloudtrain.runs.record import terms_of
-from cloudtrain.runs.state import RunState, explain
+from cloudtrain.runs.state import RunState
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
@@ -129,13 +129,17 @@ class Run:
 
     def result(self) -> RunState:
         """Wait for the end and return the state. Raise JobFailed unless it succeeded."""
-        state = self.wait()
-        if state.state != "succeeded":
-            raise JobFailed(
-                f"run {self.id} {state.state}: {explain(state)}", hint=f"cloudtrain logs {self.id}"
-            )
+        from cloudtrain.diagnosis.failure import diagnose_run
 
-        return state
+        state = self.wait()
+        if state.state == "succeeded":
+            return state
+
+        why = state.reason
+        if state.state == "failed":
+            why = diagnose_run(self.folder, state, brief=True).headline
+
+        raise JobFailed(f"run {self.id} {state.state}: {why}", hint=f"cloudtrain logs {self.id}")
 
     def logs(
         self,

@@ -28,7 +28,7 @@ from cloudtrain.diagnosis.failure import (
 from cloudtrain.diagnosis.log_text import Evidence, read_log
 from cloudtrain.diagnosis.slowness import Slowness, diagnose_slowness
 from cloudtrain.errors import CloudError, RunNotFound, StorageError, UsageError
-from cloudtrain.runs.state import RunState, explain
+from cloudtrain.runs.state import RunState
 from cloudtrain.settings import DEFAULT_PROVIDER
 from cloudtrain.spec.sources import FILE
 from cloudtrain.units import format_duration
@@ -176,11 +176,15 @@ def _show_run(run: Run, as_json: bool) -> None:
 
         return
 
-    print_prose(_headline(run, state, is_current=failure is None))
+    why = state.reason
+    if diagnosis and state.state == "failed":
+        why = diagnosis.headline
+
+    print_prose(_headline(run, state, why, is_current=failure is None))
     rows = []
     if diagnosis:
         rows = diagnosis_rows(diagnosis)
-        if diagnosis.cause not in explain(state):
+        if diagnosis.cause not in why:
             rows.insert(0, ("cause", diagnosis.cause))
 
     if slowness.is_slow or (diagnosis is None and state.started):
@@ -221,10 +225,10 @@ def _as_known(run: Run) -> tuple[RunState, CloudError | None]:
         return state, error
 
 
-def _headline(run: Run, state: RunState, *, is_current: bool = True) -> str:
+def _headline(run: Run, state: RunState, why: str, *, is_current: bool) -> str:
     took = format_duration(state.seconds(time.time()))
     if state.state == "failed":
-        return f"{run.id} failed after {took}: {indented(explain(state), 4)}"
+        return f"{run.id} failed after {took}: {indented(why, 4)}"
     if state.state == "succeeded":
         return f"{run.id} succeeded in {took}: nothing failed"
 

@@ -19,11 +19,12 @@ from cloudtrain.cli.output import (
 )
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
-from cloudtrain.diagnosis.rules import hint_for, hint_for_message, rule_of
+from cloudtrain.diagnosis.failure import diagnose_run
+from cloudtrain.diagnosis.rules import rule_of
 from cloudtrain.diagnosis.rules.clouds import CAPACITY
 from cloudtrain.diagnosis.slowness import clear_slowness
 from cloudtrain.runs.record import RunRecord
-from cloudtrain.runs.state import RunState, explain
+from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration
 from cloudtrain_wire.events import Cause
 
@@ -115,18 +116,15 @@ def rerun_elsewhere(run: Run) -> str:
 
 def _report_failure(run: Run, state: RunState, took: str) -> None:
     cause = state.error
-    print_message(f"{run.id} {colour_state('failed')} after {took}: {indented(explain(state), 4)}")
+    diagnosis = diagnose_run(run.folder, state, brief=True)
+    why = diagnosis.headline
+    print_message(f"{run.id} {colour_state('failed')} after {took}: {indented(why, 4)}")
 
     if cause and cause.file:
         print_message(f"  {one_line(source_line(cause))}")
 
-    if cause:
-        hint = hint_for(cause)
-    else:
-        hint = hint_for_message(state.reason)
-
-    if hint:
-        print_message(f"  hint: {indented(hint, 8)}")
+    if diagnosis.remedy:
+        print_message(f"  hint: {indented(diagnosis.remedy, 8)}")
 
     has_no_machine = not state.started and not cause and rule_of(state.reason) in CAPACITY
     if has_no_machine and (elsewhere := rerun_elsewhere(run)):

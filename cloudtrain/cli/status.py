@@ -27,6 +27,7 @@ from cloudtrain.cli.output import (
 from cloudtrain.cli.run_end import format_cost, result_rows, source_line
 from cloudtrain.cli.runs_table import is_rehearsal, kept_machines, table_of, with_sweeps
 from cloudtrain.cli.terminal import indented, one_line
+from cloudtrain.diagnosis.failure import diagnose_run
 from cloudtrain.errors import CloudError
 from cloudtrain.runs.forecast import cost_parts, remaining_seconds
 from cloudtrain.runs.state import RunState, explain
@@ -158,6 +159,8 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
         rows.append(("phase", f"{state.phase} for {format_duration(seconds)}"))
 
     why = explain(state)
+    if state.state == "failed":
+        why = diagnose_run(run.folder, state, brief=True).headline
     if why:
         rows.append(("because", why))
     if state.log_unread:

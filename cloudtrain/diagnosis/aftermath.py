@@ -38,7 +38,7 @@ def end_of(candidate: Candidate) -> End:
         return End.NONE
     if candidate.is_consequence:
         return End.REPORTED
-    if candidate.rule is not None and candidate.rule.is_symptom:
+    if candidate.is_symptom:
         return End.FAILED
     if candidate.raised is not None and not candidate.is_warning:
         return End.FAILED

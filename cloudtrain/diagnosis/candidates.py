@@ -45,7 +45,8 @@ _LIBRARY = re.compile(
     r"(?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d[^/\\]*[/\\]|[/\\]bin[/\\][\w-]+$|^<"
 )
 
-_PACKAGES = re.compile(r"(?:site|dist)-packages[/\\]")
+_FOLDERS = re.compile(r"(?:site|dist)-packages[/\\]|^/.*/nodes/\d+/source/")
+"""Pattern of what stands in front of a short place: folders of packages, and of a local node."""
 
 _MAX_RANKS_NAMED = 8
 
@@ -54,6 +55,7 @@ _MAX_RANKS_NAMED = 8
     LINE_FROM_OUTSIDE,
     SYMPTOM,
     LINE_OF_SYMPTOM,
+    EXCEPTION_OF_THREAD,
     ERROR_LINE,
     BARE_EXCEPTION,
     LINE,
@@ -63,10 +65,13 @@ _MAX_RANKS_NAMED = 8
     LINE_OF_CONSEQUENCE,
     UNKNOWN_LINE,
     HARMLESS,
-) = range(13)
+) = range(14)
 """Kinds of candidates, the most likely cause first."""
 NOT_FATAL = (LINE_OF_TOOL, WARNING, UNKNOWN_LINE, HARMLESS)
 """Kinds that a program outlives if it says that it has done its work."""
+
+_TERMINATED = next(rule for rule in RULES if rule.name == "terminated")
+"""The rule of a signal that a launcher sends to the processes that remain."""
 
 ERROR_LIKE = re.compile(
     r"\b\w*(Error|Exception)\b(?! ?[=:] ?[\d.]+\b|[ |]{1,12}\d+\.\d| rate)|\b\w+Failed\b"
@@ -100,7 +105,7 @@ class Frame:
     @property
     def place(self) -> str:
         """Place such as `train.py:41`, or `torch/nn/functional.py:2238` in a package."""
-        return f"{_PACKAGES.split(self.file)[-1]}:{self.line}"
+        return f"{_FOLDERS.split(self.file)[-1]}:{self.line}"
 
 
 @dataclass(slots=True)
@@ -161,6 +166,8 @@ class _Traceback:
     has_header: bool = False
     is_ignored: bool = False
     """True if Python only prints it, such as an exception in a destructor."""
+    mark: str = ""
+    """Text before its header, which a logger may put before each of its lines."""
     indent: int = 2
     """Indentation of its frames; 0 if a log has lost it."""
     wants_code: bool = False
@@ -200,9 +207,12 @@ class TracebackReader:
         return raised
 
     def _read(self, text: str, key: object) -> Raised | bool:
-        if _HEADER in text:
+        traceback = self._open.get(key)
+        mark, header, _ = text.partition(_HEADER)
+        if header:
             if len(self._open) < MAX_OPEN:
-                self._open[key] = _Traceback(has_header=True, is_ignored=key in self._ignored)
+                is_ignored = key in self._ignored
+                self._open[key] = _Traceback(has_header=True, is_ignored=is_ignored, mark=mark)
 
             self._ignored.discard(key)
             return True
@@ -211,7 +221,8 @@ class TracebackReader:
             self._ignored.add(key)
             return False
 
-        traceback = self._open.get(key)
+        if traceback is not None:
+            text = text.removeprefix(traceback.mark)
         if frame := _FRAME.match(text) or _NOTEBOOK.match(text) or _BOXED.match(text):
             return self._add(traceback, frame, key)
         if traceback is None:
@@ -276,6 +287,8 @@ class Candidate:
     is_warning: bool = False
     is_harmless: bool = False
     """True for a warning that never ends a program."""
+    is_of_thread: bool = False
+    """True if it ended a thread: harmless, unless the process then failed."""
     is_mention: bool = False
     """True if a line only mentions the exception."""
     more: str = ""
@@ -305,6 +318,11 @@ class Candidate:
         return self.rule is not None and self.rule.is_consequence
 
     @property
+    def is_symptom(self) -> bool:
+        """True if it shows how a process ended and not why."""
+        return self.rule is not None and self.rule.is_symptom
+
+    @property
     def has_frames(self) -> bool:
         """True if a traceback of it was read."""
         return any(member.raised and member.raised.frames for member in self.members)
@@ -325,17 +343,19 @@ class Candidate:
         is_exception = self.raised is not None and not self.is_mention
         if self.is_harmless:
             return HARMLESS
-        if self.is_consequence and self.rule is SUMMARY:
+        if self.rule is SUMMARY or (self.rule is _TERMINATED and not is_exception):
             return UNKNOWN_LINE
         if self.is_consequence:
             return CONSEQUENCE if is_exception else LINE_OF_CONSEQUENCE
         if self.is_warning:
             return WARNING
+        if self.is_of_thread:
+            return EXCEPTION_OF_THREAD
         if self.rule is None and is_exception:
             return EXCEPTION if self.has_frames else BARE_EXCEPTION
         if self.rule is None:
             return UNKNOWN_LINE
-        if self.rule.is_symptom:
+        if self.is_symptom:
             return SYMPTOM if is_exception else LINE_OF_SYMPTOM
         if is_exception:
             return EXCEPTION

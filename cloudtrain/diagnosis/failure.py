@@ -13,6 +13,7 @@ from cloudtrain.diagnosis.candidates import (
     CONSEQUENCE,
     GROUP,
     LINE_FROM_OUTSIDE,
+    UNKNOWN_LINE,
     Candidate,
     Consequence,
     Raised,
@@ -33,9 +34,9 @@ from cloudtrain.errors import StorageError
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogReader
 from cloudtrain.runs.record import RunRecord, terms_of
-from cloudtrain.runs.state import RunState, explain
+from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore, summaries
-from cloudtrain_wire.causes import process_name
+from cloudtrain_wire.causes import one_line, process_name
 from cloudtrain_wire.events import Cause, Ended
 
 MAX_CONSEQUENCES = 6
@@ -64,6 +65,12 @@ _RIGHTS_OF_JOBS = (
 """Rules about missing rights of the job's role or identity."""
 
 MAX_REASON_CHARS = 4_000
+
+BRIEF_ENDS = (1 << 18, 2 << 20)
+"""Bytes to read at the beginning and at the end of a larger log, for an answer at once."""
+
+_COLLECTIVES = ("collective-timeout", "collectives-differ")
+"""Rules about ranks that do not call the same collectives."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,7 +151,10 @@ def diagnose_lines(lines: Iterable[Evidence], notes: Sequence[str] = ()) -> Diag
 
 
 def diagnose_search(search: Search, notes: Sequence[str] = ()) -> Diagnosis:
-    """Return the root cause of a search: its most likely candidate, with the rule of it."""
+    """Return the root cause of a search: a launcher's verdict, or the most likely candidate."""
+    if search.verdict is not None:
+        return diagnose_cause(search.verdict, search, notes)
+
     best = search.best()
     if best is None:
         return _of_nothing_known(search, notes)
@@ -178,6 +188,9 @@ def diagnose_candidate(
     if confidence != "high":
         last_lines = [line for line in search.last_lines if line not in lines]
 
+    if rule is not None and rule.name in _COLLECTIVES:
+        lines = _places(search) or lines
+
     return Diagnosis(
         headline=headline,
         cause=cause,
@@ -189,6 +202,21 @@ def diagnose_candidate(
         last_lines=tuple(last_lines),
         notes=tuple(notes),
     )
+
+
+def _places(search: Search) -> list[Evidence]:
+    """Return where the ranks were, one line for each place; none if they were at the same one."""
+    places: dict[str, Evidence] = {}
+    for raised, candidate in search.exceptions():
+        frame = raised.own_frame
+        if frame is not None:
+            line = replace(candidate.line, text=f"{frame.place}  {frame.code}")
+            places.setdefault(frame.place, line)
+
+    if len(places) < 2:
+        return []
+
+    return list(places.values())
 
 
 def _headline(candidate: Candidate) -> str:
@@ -205,18 +233,27 @@ def _headline(candidate: Candidate) -> str:
     if not raised.name:
         return f"{who} failed: {candidate.line.text}"[:MAX_HEADLINE]
 
+    return f"{who} raised {_described(candidate)}"[:MAX_HEADLINE]
+
+
+def _described(candidate: Candidate) -> str:
+    """Return the exception with its message, place and chain; the line of anything else."""
+    raised = candidate.raised
+    if raised is None or not raised.name:
+        return candidate.line.text
+
     where = ""
     if raised.place:
         where = f" ({raised.place})"
 
-    text = f"{who} raised {raised.name}{_message(raised)}{where}"
+    text = f"{raised.name}{_message(raised)}{where}"
     word = "with" if GROUP.search(raised.name) else "from"
 
     for member in candidate.chain:
         if candidate.is_direct and member.raised:
             text += f", {word} {member.raised.name}{_message(member.raised)}"
 
-    return text[:MAX_HEADLINE]
+    return text
 
 
 def _message(raised: Raised) -> str:
@@ -263,60 +300,93 @@ def _consequences(search: Search, rule: Rule | None) -> tuple[Consequence, ...]:
 
 
 def diagnose_run(
-    folder: RunFolder, state: RunState, progress: BytesRead | None = None
+    folder: RunFolder, state: RunState, progress: BytesRead | None = None, *, brief: bool = False
 ) -> Diagnosis:
     """Return why a run failed. Raise StorageError if its events or logs cannot be read.
 
-    Of large logs it reads the beginning and the end. `progress` gets the bytes read, and all.
-
-    The launcher's error is the cause, unless it is a consequence. If it only shows how a process
-    ended, the log of that rank, the kernel, an engine or a scheduler may say more.
+    Of large logs it reads the beginning and the end. With `brief` it reads little of them, nothing
+    if the launcher's error says enough, and does without a log that cannot be read. `progress`
+    gets the bytes read, and all.
     """
-    ended = folder.last_event(Ended)
     notes: list[str] = []
-    search = Search(_lines_of_success(folder)).read(run_evidence(folder, state, notes, progress))
-    whole = diagnose_search(search, notes)
-
-    if was_refused(state) and ended is not None:
-        return _of_refusal(whole, state, ended.hint)
-
     cause = state.error
-    if cause is None:
-        says_nothing = whole.confidence == "none" and not whole.evidence and not whole.last_lines
-        if says_nothing and state.reason:
-            return replace(whole, cause=state.reason)
+    search = Search()
+    is_open = cause is None or _is_open(_candidate_of(cause, search), cause)
+    if is_open or not brief:
+        ends = BRIEF_ENDS if brief else (HEAD_BYTES, TAIL_BYTES)
+        try:
+            search = Search(_lines_of_success(folder, ends))
+            search.read(run_evidence(folder, state, notes, ends, progress))
+        except StorageError:
+            if not brief:
+                raise
 
-        return whole
+    if cause is not None:
+        diagnosis = diagnose_cause(cause, search, notes)
+        with suppress(StorageError):  # a plan that cannot be read
+            left_out = remedy_of_left_out(diagnosis.headline, RunRecord(folder).source_root)
+            diagnosis = replace(diagnosis, remedy=left_out or diagnosis.remedy)
 
-    own = _candidate_of(cause)
+        return diagnosis
+
+    whole = diagnose_search(search, notes)
+    ended = folder.last_event(Ended)
+    says_nothing = whole.confidence == "none" and not whole.evidence and not whole.last_lines
+    if was_refused(state) and ended is not None:
+        whole = _of_refusal(whole, state, ended.hint)
+    elif says_nothing and state.reason:
+        whole = replace(whole, cause=state.reason)
+
+    return replace(whole, headline=state.reason or whole.headline)
+
+
+def diagnose_cause(cause: Cause, search: Search, notes: Sequence[str] = ()) -> Diagnosis:
+    """Return the diagnosis of a launcher's error, of an event or of the last line of a log.
+
+    The error is the cause, unless it is a consequence. If it only shows how a process ended, the
+    log of that rank, the kernel, an engine or a scheduler may say more.
+    """
+    own = _candidate_of(cause, search)
     better = _better(own, cause, search)
-    diagnosis = replace(
-        diagnose_candidate(better or own, search, notes), headline=explain(state) or whole.headline
-    )
+    diagnosis = diagnose_candidate(better or own, search, notes)
+    headline = one_line(cause)
+    last_lines = diagnosis.last_lines
+    printed = search.last_printed(cause.rank, cause.node)
 
-    if better is None and own.rule is None:
+    if _is_exit(cause) and better is not None:
+        headline += f": {_described(better)}"
+    elif _is_exit(cause) and own.is_symptom and printed:
+        headline += f"; it printed last: {printed[-1].text}"
+        last_lines = printed
+
+    diagnosis = replace(diagnosis, headline=headline[:MAX_HEADLINE], last_lines=last_lines)
+    if diagnosis.rule is None:
         diagnosis = replace(diagnosis, cause=diagnosis.headline)
     if cause.hint and better is None:
         diagnosis = replace(diagnosis, remedy=cause.hint)
-    with suppress(StorageError):  # a plan that cannot be read
-        left_out = remedy_of_left_out(diagnosis.headline, RunRecord(folder).source_root)
-        diagnosis = replace(diagnosis, remedy=left_out or diagnosis.remedy)
 
     return diagnosis
 
 
-def _candidate_of(cause: Cause) -> Candidate:
+def _is_exit(cause: Cause) -> bool:
+    return cause.message.startswith(("exited with code", "cannot run"))
+
+
+def _candidate_of(cause: Cause, search: Search) -> Candidate:
     """Return the launcher's error as a candidate, with the chain or the group of its traceback."""
     line = _line_of(cause)
-    parts = cause.traceback.splitlines()
-    exceptions = Search().read(Evidence(part, line.source) for part in parts).exceptions()
     candidate = Candidate(line, 0)
-    for raised, printed in exceptions:
-        if raised.name == cause.exception:
-            candidate = printed
+    parts = cause.traceback.splitlines()
+    reported = Search().read(Evidence(part, line.source) for part in parts)
+
+    for raised, printed in (*search.exceptions(), *reported.exceptions()):
+        is_same = raised.name == cause.exception and cause.message.startswith(raised.message)
+        if is_same and printed.line.rank in (None, cause.rank):
+            candidate = replace(printed, line=line)
+            if not cause.file:
+                candidate.line = replace(line, source=printed.line.source, line=printed.line.line)
             break
 
-    candidate.line = line
     rule = rule_of(line.text)
     if rule or candidate.chain:
         candidate.rule = rule
@@ -329,6 +399,8 @@ def _candidate_of(cause: Cause) -> Candidate:
 
 def _better(own: Candidate, cause: Cause, search: Search) -> Candidate | None:
     """Return the candidate of a log that says more than the launcher's error, or None."""
+    if not _is_open(own, cause):
+        return None
     if cause.consequence or own.is_consequence:
         best = search.best()
         if best is None or best.kind >= CONSEQUENCE:
@@ -336,17 +408,15 @@ def _better(own: Candidate, cause: Cause, search: Search) -> Candidate | None:
 
         return best
 
-    is_exit = cause.exception == "exit" or cause.message.startswith("exited with code")
-    is_symptom = own.rule is not None and own.rule.is_symptom
-    if not is_exit and not is_symptom:
-        return None
-
     # what the rank itself printed may only explain an exit; other lines are not of a rank
+    is_exit = _is_exit(cause)
     own_rank = cause.rank if is_exit and cause.rank >= 0 else None
     best = search.best(rank=own_rank, node=cause.node)
     worst_kind = BARE_EXCEPTION if is_exit else LINE_FROM_OUTSIDE
-    if best is None or best.kind > worst_kind:
+    if best is None or best.is_consequence:
         return None
+    if best.kind > worst_kind:
+        return best if is_exit and best.kind == UNKNOWN_LINE else None
 
     has_own_message = bool(cause.traceback)
     if has_own_message and best.kind < LINE_FROM_OUTSIDE:
@@ -355,20 +425,28 @@ def _better(own: Candidate, cause: Cause, search: Search) -> Candidate | None:
     return best
 
 
-def _lines_of_success(folder: RunFolder) -> frozenset[str]:
+def _is_open(own: Candidate, cause: Cause) -> bool:
+    """Return True if a log may say more than the launcher's error."""
+    if cause.consequence or own.is_consequence or own.is_symptom:
+        return True
+
+    return _is_exit(cause) and own.rule is None
+
+
+def _lines_of_success(folder: RunFolder, ends: tuple[int, int]) -> frozenset[str]:
     """Return the shapes of the lines that the last successful run of the same job printed."""
     runs = list(summaries(RunStore(folder.path.parents[1])))
     names = [run["name"] for run in runs if run["run"] == folder.run_id]
     for run in runs:
         if run["state"] == "succeeded" and [run["name"]] == names:
-            return _line_shapes(RunFolder(folder.path.parent / run["run"]))
+            return _line_shapes(RunFolder(folder.path.parent / run["run"]), ends)
 
     return frozenset()
 
 
-def _line_shapes(folder: RunFolder) -> frozenset[str]:
+def _line_shapes(folder: RunFolder, ends: tuple[int, int]) -> frozenset[str]:
     shapes: set[str] = set()
-    lines = LogReader(folder).read_ends(HEAD_BYTES, TAIL_BYTES)
+    lines = LogReader(folder).read_ends(*ends)
     for _, line in islice(lines, MAX_LINES_OF_SUCCESS):
         shapes.update(shape(part.text) for part in evidence_of(line.text, "", 0))
 
@@ -416,6 +494,7 @@ def run_evidence(
     folder: RunFolder,
     state: RunState,
     notes: list[str],
+    ends: tuple[int, int],
     progress: BytesRead | None = None,
 ) -> Iterator[Evidence]:
     """Yield evidence of a run's end besides the launcher's error: the platform's reason, logs.
@@ -432,7 +511,7 @@ def run_evidence(
             yield Evidence(reason[:MAX_REASON_CHARS], "platform")
 
     reader = LogReader(folder)
-    for number, line in reader.read_ends(HEAD_BYTES, TAIL_BYTES, progress):
+    for number, line in reader.read_ends(*ends, progress):
         yield from evidence_of(line.text, f"node-{line.node}.log", number, line.rank, line.node)
 
     if reader.left_out:
@@ -440,7 +519,7 @@ def run_evidence(
 
 
 def _line_of(cause: Cause) -> Evidence:
-    text = f"{cause.exception}: {cause.message}".strip().removesuffix(":")[:MAX_REASON_CHARS]
+    text = f"{cause.exception}: {cause.message}".strip(": ")[:MAX_REASON_CHARS]
     rank = cause.rank if cause.rank >= 0 else None
     if not cause.file:
         return Evidence(text, "launcher", 0, rank, cause.node)

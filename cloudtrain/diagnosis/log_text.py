@@ -44,6 +44,13 @@ _PREFIX = re.compile(
     r")[ \t]?"
 )
 _MAX_PREFIXES = 6
+_FILE_MARK = re.compile(r"==> (\S.{0,200}) <==$|Streaming (\S{1,200})$")
+"""Pattern of a line above the lines of a file: of `tail`, and of Azure ML."""
+_OF_FILE = re.compile(r"([\w./-]{1,200}\.(?:log|txt|out|err)):(?:\d{1,9}:)?(?! \S|\d{1,9}: )")
+"""Pattern of the name of a file before each of its lines, as `grep` prints it."""
+_RANK_OF_FILE = re.compile(
+    r"(?:rank|process|worker|task|std(?:out|err))[-_]?(\d{1,6})\b|attempt_\d+/(\d{1,6})/"
+)
 _RANK_INSIDE = re.compile(r"\[[^\]]{0,80}\bRank (\d{1,6})\]")  # torch's own: [PG 0 Rank 3]
 
 HEAD_BYTES = 16 << 20
@@ -71,6 +78,8 @@ class Evidence:
     """Line number in the source, from 1; 0 without line numbers."""
     rank: int | None = None
     node: int | None = None
+    stream: str = ""
+    """File of the line, if several are in one source."""
 
     @property
     def place(self) -> str:
@@ -93,7 +102,12 @@ class Evidence:
 
 
 def evidence_of(
-    raw: str, source: str, line: int, rank: int | None = None, node: int | None = None
+    raw: str,
+    source: str,
+    line: int,
+    rank: int | None = None,
+    node: int | None = None,
+    stream: str = "",
 ) -> list[Evidence]:
     """Return the parts of a raw line: several if it overwrites itself, as progress bars do.
 
@@ -115,6 +129,7 @@ def evidence_of(
                     line,
                     rank if own_rank is None else own_rank,
                     node if own_node is None else own_node,
+                    stream,
                 )
             )
 
@@ -152,14 +167,29 @@ def read_log(file: IO[bytes], source: str, notes: list[str]) -> Iterator[Evidenc
     """Yield the cleaned lines of a log. Append to `notes` what was left out."""
     odd = 0
     count = 0
+    marked = ""
     blocks = _plain(iter(lambda: file.read(_BLOCK), b""), notes)
 
     for number, raw in _numbered_lines(_ends(blocks, notes)):
         if not raw.strip(b"\0 \t\r"):
             continue
 
-        texts = _messages(raw.decode("utf-8", "replace"))
-        lines = [line for text in texts for line in evidence_of(text, source, number)]
+        whole = raw.decode("utf-8", "replace").rstrip("\r")
+        if mark := _FILE_MARK.match(whole):
+            marked = mark[1] or mark[2]
+            continue
+
+        name = marked
+        if mark := _OF_FILE.match(whole):
+            name = mark[1]
+            whole = whole[mark.end() :]
+
+        texts = _messages(whole)
+        match = _RANK_OF_FILE.search(name)
+        rank = int(match[1] or match[2]) if match else None
+        lines = [
+            line for text in texts for line in evidence_of(text, source, number, rank, stream=name)
+        ]
         odd += not lines and any(text.strip() for text in texts)
         count += 1
         yield from lines

@@ -34,7 +34,9 @@ from cloudtrain.diagnosis.candidates import (
 )
 from cloudtrain.diagnosis.log_text import Evidence
 from cloudtrain.diagnosis.rule import Rule
-from cloudtrain.diagnosis.rules import RULES, SUMMARY, rule_of
+from cloudtrain.diagnosis.rules import RULES, rule_of
+from cloudtrain.diagnosis.verdict import verdict_of
+from cloudtrain_wire.events import Cause
 
 MAX_SHAPES = 3_000
 """Maximum number of distinct lines whose rules are remembered."""
@@ -75,9 +77,9 @@ _WARNING = re.compile(
 )
 _LOGGED_WARNING = re.compile(
     r"(?!.*(NCCL|signal|torch\.distributed))\W{0,3}(?:[\w.:,/-]+[ |]+){0,5}\[?WARN(ING)?\b"
-    r"|Exception in thread "
 )
-"""Pattern of a line above a traceback that did not end the program: it was caught, or ended a thread."""
+"""Pattern of a line above a traceback that was caught."""
+_IN_THREAD = re.compile(r"Exception in thread ")
 _HARMLESS = re.compile(
     r"\b(User|Future|Deprecation|PendingDeprecation|Runtime|Import|Syntax|Resource)Warning: "
     r"|\bpip's dependency resolver\b|, but you have \S+ \S+ which is incompatible"
@@ -101,7 +103,8 @@ _DONE = re.compile(
 )
 _EXIT_0 = re.compile(r"\bexit(ing|ed)?( with)?( code)? 0\b", re.IGNORECASE)
 _LOGGED_EXCEPTION = re.compile(
-    r"\W?(INFO|DEBUG)\W+((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): "
+    r"\W{0,3}(INFO|DEBUG)\W+(?:[\w.]+ ?[:|-] ?)?"
+    r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): "
     r"|Could not load library |\S+: line \d+: )"
 )
 """Pattern of an exception, or of an error of a loader or a shell, that is logged as information."""
@@ -157,6 +160,10 @@ class _Rank:
     has_warned: bool = False
     """True if the line before was a warning: a traceback after it was caught."""
     is_caught: bool = False
+    is_in_thread: bool = False
+    """True if the traceback that comes is of a thread."""
+    printed: deque[Evidence] = field(default_factory=lambda: deque(maxlen=MAX_LAST_LINES))
+    """Its last lines."""
     end: End = End.NONE
     is_restarted: bool = False
     """True if a launcher starts it again: progress then outlives anything."""
@@ -171,6 +178,8 @@ class Search:
         self.tail: deque[Evidence] = deque(maxlen=MAX_LAST_LINES)
         self.lines = 0
         self.open_traceback: Evidence | None = None
+        self.verdict: Cause | None = None
+        """Cause that a launcher named at its end."""
         self._known = known
         """Shapes of lines that a successful run of the same job printed, too."""
         self._header: Candidate | None = None
@@ -185,7 +194,8 @@ class Search:
         """True once a rule or an exception named one."""
         self._shapes: dict[str, Rule | None] = {}
         self._late: deque[Candidate] = deque(maxlen=MAX_LAST_CHECKED)
-        self._ranks: dict[tuple[int | None, int | None], _Rank] = {}
+        self._ranks: dict[tuple[int | None, int | None, str], _Rank] = {}
+        """Ranks by rank, node, and file of lines without a rank."""
         self._tracebacks = TracebackReader()
 
     def read(self, lines: Iterable[Evidence]) -> Search:
@@ -214,13 +224,15 @@ class Search:
         """Return the most likely cause, or None; with a node only of that rank or the node."""
         candidates = [
             candidate
-            for (of_rank, of_node), printed in self._ranks.items()
+            for (of_rank, of_node, _), printed in self._ranks.items()
             if node is None or (of_rank in (None, rank) and of_node in (None, node))
             for candidate in printed.candidates.values()
         ]
         if node is None and self._header:
             candidates.append(self._header)
         for candidate in candidates:
+            if candidate.is_of_thread:
+                candidate.is_harmless = self._end is End.NONE and node is None
             if candidate.kind in (ERROR_LINE, LINE, LINE_OF_TOOL):
                 candidate.is_harmless = self._order - candidate.order > OLD_LINES
 
@@ -231,8 +243,13 @@ class Search:
         last = [rank.last_exception for rank in self._ranks.values()]
         return [(latest.raised, latest) for latest in last if latest and latest.raised]
 
+    def last_printed(self, rank: int, node: int) -> tuple[Evidence, ...]:
+        """Return the last lines of a rank."""
+        found = self._ranks.get((rank, node, "")) or self._ranks.get((rank, None, ""))
+        return tuple(found.printed) if found else ()
+
     def _rank(self, line: Evidence) -> _Rank:
-        key = (line.rank, line.node)
+        key = _key(line)
         rank = self._ranks.get(key)
         if rank is None:
             rank = _Rank()
@@ -243,9 +260,15 @@ class Search:
 
     def _read_line(self, line: Evidence) -> None:
         self._order += 1
+        verdict = verdict_of(line)
+        if verdict is not None:
+            if self.verdict is None or (self.verdict.consequence and not verdict.consequence):
+                self.verdict = verdict
+            return
+
         rank = self._rank(line)
-        key = (line.rank, line.node)
-        raised = False if "\n" in line.text else self._tracebacks.read(line.text, key)
+        rank.printed.append(line)
+        raised = False if "\n" in line.text else self._tracebacks.read(line.text, _key(line))
         if raised is True:
             self._read_frame(rank, line)
             return  # the code of a frame may contain any word
@@ -264,6 +287,8 @@ class Search:
         if thrown and not self._has_cause:
             self._thrown = (rank, thrown[1])
         rank.has_warned = bool(_LOGGED_WARNING.match(line.text))
+        if _IN_THREAD.match(line.text):
+            rank.is_in_thread = True
 
         if isinstance(raised, Raised):
             self.open_traceback = None
@@ -292,10 +317,12 @@ class Search:
         rank.has_warned = False
 
     def _read_exception(self, rank: _Rank, line: Evidence, raised: Raised) -> None:
-        is_caught = rank.is_caught
-        rank.is_caught = False
+        is_caught = rank.is_caught or rank.is_in_thread
+        is_of_thread = rank.is_in_thread
+        rank.is_caught = rank.is_in_thread = False
 
-        if _INFORMATION.search(line.text[:160]) or _GOES_ON.search(line.text):
+        is_information = not raised.frames and _INFORMATION.search(line.text[:160])
+        if is_information or _GOES_ON.search(line.text):
             return
         self.last_lines.append(line)
         rule = self._rule_of(line)
@@ -306,6 +333,7 @@ class Search:
             rule = next(places, rule)
 
         candidate = Candidate(line, self._order, raised, rule, is_harmless=is_caught)
+        candidate.is_of_thread = is_of_thread
         if rank.led_by is not None:
             self._chain(candidate, rank.led_by, is_direct=rank.is_led_directly)
             rank.led_by = None
@@ -382,7 +410,7 @@ class Search:
     def _drop(self, rank: _Rank, kinds: Container[int]) -> None:
         """Take candidates of these kinds out."""
         for key, candidate in list(rank.candidates.items()):
-            if candidate.kind in kinds and candidate.rule is not SUMMARY:
+            if candidate.kind in kinds and not candidate.is_consequence:
                 del rank.candidates[key]
 
     def _read_other(self, rank: _Rank, line: Evidence) -> None:
@@ -456,7 +484,10 @@ class Search:
             is_named = rule is not None or candidate.raised is not None
             self._has_cause = self._has_cause or is_named
 
-        if candidate.is_harmless:
+        if candidate.is_of_thread:
+            key = "thread"
+            replaces = False
+        elif candidate.is_harmless:
             key = "harmless"
             replaces = True
         elif candidate.raised and not candidate.is_mention and not candidate.is_consequence:
@@ -475,6 +506,11 @@ class Search:
             return
         if key in rank.candidates or len(rank.candidates) < MAX_CANDIDATES:
             rank.candidates[key] = candidate
+
+
+def _key(line: Evidence) -> tuple[int | None, int | None, str]:
+    stream = line.stream if line.rank is None else ""
+    return line.rank, line.node, stream
 
 
 def shape(text: str) -> str:

@@ -22,7 +22,7 @@ from cloudtrain.pages.document import render
 from cloudtrain.runs.forecast import shown as shown_forecast
 from cloudtrain.runs.logs import LogReader
 from cloudtrain.runs.record import RunRecord
-from cloudtrain.runs.state import RunState, SeenEvents, explain
+from cloudtrain.runs.state import RunState, SeenEvents
 from cloudtrain.units import format_number
 from cloudtrain_wire.events import Event, Metrics, Progress
 from cloudtrain_wire.secret_values import masker
@@ -131,7 +131,7 @@ class Failure:
 def failure_of(run: Run, state: RunState, progress: BytesRead | None = None) -> Failure:
     """Return what explains a failed run."""
     diagnosis = diagnose_run(run.folder, state, progress)
-    paragraphs = [explain(state)]
+    paragraphs = [diagnosis.headline]
     if diagnosis.cause not in paragraphs[0] and paragraphs[0] not in diagnosis.cause:
         paragraphs.append(diagnosis.cause)
 

@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.command_line import CommandLine
+from tests.support.command_line import CommandLine, CommandResult
 from tests.support.failure_reports import NOISE, TRAINING
 from tests.support.waiting import HANG_SECONDS
 
@@ -269,6 +270,24 @@ PROGRAMS = {
     "SIGABRT": ("aborted", "import os\nos.abort()"),
     "SIGTERM": ("told-to-end", "import os\nos.kill(os.getpid(), 15)"),
     "exit code": ("exit-code", "import sys\nsys.exit(3)"),
+    "exit without a word": ("exit-code", "import os\nos._exit(7)"),
+    "exit after a word": (
+        "",
+        "import sys\nprint('error: no config given', file=sys.stderr)\nsys.exit(3)",
+    ),
+    "thread": (
+        "",
+        "import sys, threading\ndef load():\n    raise ValueError('the dog ate shard 3')\n"
+        "thread = threading.Thread(target=load)\nthread.start()\nthread.join()\nsys.exit(1)",
+    ),
+    "interrupt": ("terminated", "import signal\nsignal.raise_signal(signal.SIGINT)"),
+    "pickle": ("not-picklable", "import pickle\npickle.dumps(lambda: 0)"),
+    "config": ("", "config = {'epochs': None}\nint(config['epochs'])"),
+    "port": (
+        "port-in-use",
+        "import socket\nfirst = socket.create_server(('127.0.0.1', 0))\n"
+        "socket.create_server(first.getsockname())",
+    ),
     "exit message": ("", "import sys\nsys.exit('no config given')"),
     "arguments": (
         "arguments",
@@ -281,12 +300,43 @@ PROGRAMS = {
 """Rule of the cause and program, by kind of failure."""
 
 
-def test_every_command_names_the_same_cause_behind_harmless_lines(
+AT_EXIT = """import atexit
+class Cleanup:
+    def __del__(self):
+        raise RuntimeError("cleanup of a temporary folder failed")
+def flush():
+    raise RuntimeError("could not flush the metrics")
+cleanup = Cleanup()
+atexit.register(flush)
+atexit.register(print, "wandb: Synced 5 W&B file(s), 0 media file(s)")
+"""
+
+
+def assert_explained_alike(cli: CommandLine, run: str, submitted: CommandResult) -> dict[str, Any]:
+    """Compare `submit`, `status`, `diagnose RUN` and `diagnose FILE`; return the cause."""
+    failure = cli.json("diagnose", run)["failure"]
+    log = cli.folder / f"{run}.log"
+    log.write_text(cli.run("logs", run).out, encoding="utf-8")
+    of_file = cli.json("diagnose", str(log))["failure"]
+
+    case = (run, failure, of_file, submitted.err)
+    assert submitted.code == 1, case
+    for name in ("headline", "rule", "cause", "confidence", "remedy"):
+        assert of_file[name] == failure[name], case
+
+    first_line = failure["headline"].splitlines()[0]
+    assert first_line in submitted.err, case
+    assert (failure["remedy"] or "") in submitted.err, case
+    assert first_line in cli.run("status", run).out, case
+    return dict(failure)
+
+
+def test_every_command_names_the_same_cause_between_harmless_lines(
     cli: CommandLine, thorough: bool
 ) -> None:
     kinds = list(NOISE)
     pairs = [(failure, shift) for shift in (0, 3) for failure in PROGRAMS]
-    selected = pairs if thorough else pairs[2:12:3]
+    selected = pairs if thorough else pairs[2:18:4]
 
     for number, (failure, shift) in enumerate(selected):
         rule, program = PROGRAMS[failure]
@@ -294,15 +344,77 @@ def test_every_command_names_the_same_cause_behind_harmless_lines(
         printed = [*NOISE[noise], *(TRAINING if number % 2 else ())]
         cli.write(
             job_yaml="name: noisy\nentrypoint: train.py\n",
-            train_py=f"for line in {printed!r}:\n    print(line, flush=True)\n{program}\n",
+            train_py=(
+                f"{AT_EXIT}for line in {printed!r}:\n    print(line, flush=True)\n{program}\n"
+            ),
         )
 
         submitted = cli.run("submit", "--run-id", f"noisy-{number}")
 
-        diagnosis = cli.json("diagnose", f"noisy-{number}")["failure"]
+        diagnosis = assert_explained_alike(cli, f"noisy-{number}", submitted)
         listed = {run["run"]: run["cause"] for run in cli.json("list")}
         case = (failure, noise, submitted.err)
-        assert submitted.code == 1, case
         assert diagnosis["rule"] == (rule or None), case
-        assert diagnosis["headline"] == listed[f"noisy-{number}"], case
-        assert diagnosis["headline"] in submitted.err, case
+        assert diagnosis["headline"].startswith(listed[f"noisy-{number}"]), case
+
+
+CRASH = "def main():\n    return {}['dog']\nmain()\n"
+COMMANDS = {
+    "not installed": (
+        "echo start; nosuchlauncher --processes 4 train.py",
+        "exited with code 127: bash: line 1: nosuchlauncher: command not found",
+    ),
+    "traceback": ("python3 train.py", "exited with code 1: KeyError: 'dog' (train.py:2)"),
+    "script that continues": (
+        "python3 train.py; code=$?; cp no/such/file .; echo Run completed; exit $code",
+        "exited with code 1: KeyError: 'dog' (train.py:2)",
+    ),
+}
+"""Words for bash, and the headline, by kind of command."""
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_every_command_names_the_cause_of_a_failed_command(cli: CommandLine, kind: str) -> None:
+    words, headline = COMMANDS[kind]
+    job = {"name": "other", "launcher": "none", "entrypoint": ["bash", "-c", words]}
+    cli.write(job_yaml=json.dumps(job), train_py=CRASH)
+    submitted = cli.run("submit", "--run-id", "other-1")
+    failure = assert_explained_alike(cli, "other-1", submitted)
+    assert failure["headline"] == f"rank 0 (node 0) {headline}"
+
+
+TWO_RANKS = {
+    "other collective": (
+        "if rank == 0:\n    dist.all_reduce(torch.ones(1))\n"
+        "else:\n    dist.broadcast(torch.ones(1), 0)\n    dist.barrier()\n",
+        "Timed out waiting",
+    ),
+    "one rank": (
+        "if rank == 1:\n    labels = {}\n    labels['dog']\ndist.barrier()\n",
+        "rank 1 (node 0) raised KeyError: 'dog'",
+    ),
+}
+"""Program of two ranks, and the headline, by kind of failure."""
+
+
+@pytest.mark.parametrize("kind", TWO_RANKS)
+def test_every_command_names_the_same_of_two_ranks(cli: CommandLine, kind: str) -> None:
+    program, headline = TWO_RANKS[kind]
+    group = (
+        "import datetime\nimport torch\nimport torch.distributed as dist\n"
+        "dist.init_process_group('gloo', timeout=datetime.timedelta(seconds=5))\n"
+        "rank = dist.get_rank()\n"
+    )
+    cli.write(
+        job_yaml="name: two\nentrypoint: train.py\nresources: {processes: 2}\n",
+        train_py=AT_EXIT + group + program,
+    )
+    submitted = cli.run("submit", "--run-id", "two-1")
+    failure = assert_explained_alike(cli, "two-1", submitted)
+    assert headline in failure["headline"]
+    if kind == "other collective":
+        shown = [(line["rank"], line["text"]) for line in failure["evidence"]]
+        assert sorted(shown) == [
+            (0, "train.py:16  dist.all_reduce(torch.ones(1))"),
+            (1, "train.py:18  dist.broadcast(torch.ones(1), 0)"),
+        ]

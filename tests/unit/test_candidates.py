@@ -86,10 +86,14 @@ def test_an_exception_of_c_has_its_message() -> None:
     assert rule_of(thrown, timeout) == "collective-timeout"
 
 
-def test_an_exception_of_a_thread_did_not_end_the_program() -> None:
+def test_an_exception_of_a_thread_counts_if_the_program_then_failed_by_itself() -> None:
     thread = ["Exception in thread Thread-3 (heartbeat):", *raised("ConnectionError: HTTP")]
     assert rule_of(*thread, "Killed") == "killed"
     assert rule_of(*thread) == "download-failed"
+    unknown = ["Exception in thread Thread-3 (load):", *raised("ValueError: the dog ate it")]
+    headline = "the program raised ValueError: the dog ate it (/app/train.py:7)"
+    assert diagnosed([*unknown, "no more data", "Process exited with code 1"]).headline == headline
+    assert rule_of(*unknown, *raised(OOM)) == "gpu-out-of-memory"
 
 
 def test_three_lines_of_progress_of_the_rank_outlive_an_exception() -> None:
@@ -363,11 +367,56 @@ def test_ranks_that_are_started_again_outlive_an_exception() -> None:
     assert diagnosed([*UNCAUGHT, restart, *TRAINING]).headline == ""
 
 
-def test_an_exception_that_is_logged_as_information_is_one() -> None:
-    line = "[INFO] RuntimeError: cuDNN Frontend error: No execution plans support the graph."
+@pytest.mark.parametrize(
+    "mark", ["[INFO] ", "INFO:root:", "2026-11-21 02:04:34,447 - INFO - train - "]
+)
+def test_an_exception_that_is_logged_as_information_is_one(mark: str) -> None:
+    line = f"{mark}RuntimeError: cuDNN Frontend error: no plan"
     assert diagnosed([line]).headline == (
-        "the program raised RuntimeError: cuDNN Frontend error: No execution plans support the graph."
+        "the program raised RuntimeError: cuDNN Frontend error: no plan"
     )
+    assert diagnosed([mark + line for line in UNCAUGHT]).headline == UNCAUGHT_HEADLINE
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        (
+            "W1121 10:00:00 1 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process"
+            " 41 closing signal SIGTERM",
+            *ENDINGS["torchrun"],
+        ),
+        (*ENDINGS["Slurm"], "slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2024-01-01 ***"),
+        ENDINGS["SageMaker"],
+    ],
+)
+def test_an_error_line_outranks_the_ending_of_a_launcher(
+    ending: tuple[str, ...],
+) -> None:
+    line = "error: the tokenizer has no padding token"
+    assert diagnosed([line, *ending]).headline == line
+
+
+def test_ranks_in_different_collectives_are_shown_side_by_side() -> None:
+    lines = []
+    for rank, (number, call) in enumerate([(13, "dist.all_reduce(x)"), (14, "dist.barrier()")]):
+        lines += [
+            HEADER,
+            f'  File "/app/train.py", line {number}, in <module>',
+            f"    {call}",
+            f'  File "{LIBRARY}/torch/distributed/distributed_c10d.py", line 3252, in wait',
+            "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 12000ms for"
+            " recv operation to complete",
+        ]
+        lines[-5:] = [f"[rank{rank}]: {line}" for line in lines[-5:]]
+
+    diagnosis = diagnosed(lines)
+    assert diagnosis.rule is not None
+    assert diagnosis.rule.name == "collective-timeout"
+    assert [(line.rank, line.text) for line in diagnosis.evidence] == [
+        (0, "/app/train.py:13  dist.all_reduce(x)"),
+        (1, "/app/train.py:14  dist.barrier()"),
+    ]
 
 
 def test_a_rank_that_exits_with_code_0_has_not_failed() -> None:

@@ -14,7 +14,9 @@ from cloudtrain.errors import CloudError
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.runs.store import RunStore
-from tests.support.failure_reports import NOISE, TRAINING
+from cloudtrain_wire.causes import one_line
+from cloudtrain_wire.events import Cause
+from tests.support.failure_reports import NOISE, TRAINING, diagnosed
 from tests.support.in_process import call
 from tests.support.samples import BORN, write_events
 from tests.unit.test_diagnosis_rules import EXAMPLES
@@ -168,6 +170,89 @@ def test_a_run_is_explained_by_its_headline_whatever_its_log_says(
     failure = json.loads(shown("a-1", "--json"))["failure"]
     assert failure["rule"] == (rule if rule in EXAMPLES else None)
     assert message in failure["headline"]
+
+
+GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4293"
+ELASTIC = (
+    "[torchrun] E1128 21:46:50.277000 5582 torch/distributed/elastic/multiprocessing/api.py:1002]"
+    " failed (exitcode: 1) local_rank: 3 (pid: 5744) of binary: /usr/bin/python"
+)
+CRASHED = [
+    "Traceback (most recent call last):",
+    '  File "/data/runs/a-1/nodes/1/source/train.py", line 7, in <module>',
+    "    main()",
+    '  File "/data/runs/a-1/nodes/1/source/train.py", line 3, in main',
+    '    return labels["dog"]',
+    "KeyError: 'dog'",
+]
+EXITED = "exited with code 1"
+SAID = "error: the tokenizer has no padding token"
+OWN_LOGS: dict[str, tuple[str, str, list[str], str]] = {
+    "exception": ("KeyError", "'dog'", CRASHED, "raised KeyError: 'dog'"),
+    "command": ("exit", EXITED, CRASHED, f"{EXITED}: KeyError: 'dog' (train.py:3)"),
+    "thread": (
+        "exit",
+        EXITED,
+        ["Exception in thread Thread-1 (load):", *CRASHED, "no more data"],
+        f"{EXITED}: KeyError: 'dog' (train.py:3)",
+    ),
+    "error line": ("SystemExit", "exited with code 3", [SAID], f"exited with code 3: {SAID}"),
+    "last line": (
+        "exit",
+        "exited with code 7",
+        ["watchdog: giving up"],
+        "exited with code 7; it printed last: watchdog: giving up",
+    ),
+}
+"""Exception, message and output of a rank, and the headline."""
+
+
+@pytest.mark.parametrize("kind", OWN_LOGS)
+def test_a_run_and_its_log_as_a_file_are_explained_alike_by_every_command(
+    home: RunStore, tmp_path: Path, kind: str
+) -> None:
+    exception, message, output, headline = OWN_LOGS[kind]
+    error: dict[str, Any] = {"exception": exception, "message": message}
+    if exception == "KeyError":
+        error["traceback"] = "\n".join(output)
+
+    verdict = one_line(Cause(rank=3, node=1, time=0.0, **error))
+    lines = [f"[rank 3] {line}" for line in output]
+    victim = [f"[rank 0] {line}" for line in (*CRASHED[:-1], GLOO)]
+    end = [ELASTIC, f"[node 1] failed: {verdict}"]
+    a_run(home, "failed", *lines, *victim, *end, error=error)
+    (tmp_path / "a.log").write_text(call("logs", "a-1").out)
+
+    of_run = json.loads(shown("a-1", "--json"))["failure"]
+    of_file = json.loads(shown("a.log", "--json"))["failure"]
+    assert of_run["headline"] == f"rank 3 (node 1) {headline}"
+    for name in ("headline", "rule", "cause", "confidence", "remedy", "restart"):
+        assert of_file[name] == of_run[name], name
+
+    assert f"because     {of_run['headline']}" in call("status", "a-1").out
+    ended = call("wait", "a-1").err
+    assert f"failed after 1 min: {of_run['headline']}" in ended
+    assert (of_run["remedy"] or "") in ended
+
+
+def test_the_verdict_of_a_failed_node_counts_before_that_of_a_lost_peer() -> None:
+    verdicts = [
+        f"[node 0] failed: rank 0 (node 0) raised {GLOO}",
+        "[node 1] failed: rank 3 (node 1) raised KeyError: 'dog'",
+    ]
+    assert diagnosed(verdicts).headline == "rank 3 (node 1) raised KeyError: 'dog'"
+    assert diagnosed(["[rank 0] failed: rank 3 (node 1) raised KeyError: 'dog'"]).rule is None
+    assert (
+        diagnosed(["[node 0] failed: node 0: no index answers"]).headline
+        == "node 0: no index answers"
+    )
+
+
+def test_status_works_with_an_unreadable_log(home: RunStore) -> None:
+    folder = a_run(home, "failed", "x", error={"exception": "exit", "message": EXITED})
+    log_file(folder.path, 1).unlink()
+    log_file(folder.path, 1).mkdir()
+    assert f"because     rank 3 (node 1) {EXITED}" in call("status", "a-1").out
 
 
 def test_lines_of_the_last_successful_run_are_no_evidence(home: RunStore) -> None:

@@ -470,6 +470,36 @@ def test_a_failure_is_found_in_whatever_form_its_log_is_kept(form: str) -> None:
     assert [evidence.line for evidence in diagnosis.evidence] == [line]
 
 
+STEPS = [f"step {step} loss 0.5" for step in range(1, 8)]
+MARKED = {
+    "Azure ML": (
+        ["Streaming user_logs/std_log_process_3.txt", "====", *TRACEBACK],
+        ["Streaming user_logs/std_log_process_0.txt", "====", *STEPS],
+        3,
+    ),
+    "tail": (["==> out/3/a.log <==", *TRACEBACK], ["", "==> out/0/a.log <==", *STEPS], None),
+    "grep": (
+        [f"logs/rank_3.log:{line}" for line in TRACEBACK],
+        [f"logs/rank_0.log:{line}" for line in STEPS],
+        3,
+    ),
+    "grep -n": (
+        [f"attempt_0/3/stderr.log:{number}:{line}" for number, line in enumerate(TRACEBACK, 1)],
+        [f"attempt_0/0/stderr.log:{number}:{line}" for number, line in enumerate(STEPS, 1)],
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize("form", MARKED)
+def test_marks_of_files_tell_ranks_apart(form: str) -> None:
+    failed, trained, rank = MARKED[form]
+    diagnosis = diagnosed_file("\n".join([*failed, *trained]).encode())
+    assert diagnosis.cause.endswith(CAUSE.removeprefix("the program"))
+    assert [line.rank for line in diagnosis.evidence] == [rank]
+    assert diagnosed_file("\n".join([*TRACEBACK, *STEPS]).encode()).cause != CAUSE
+
+
 def test_a_message_that_only_informs_does_so_in_json_too() -> None:
     line = json.dumps({"level": "INFO", "message": "CUDA out of memory"})
     assert diagnosed_file(line.encode()).rule is None

@@ -66,7 +66,10 @@ def play(
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("COLUMNS", str(columns))
     run: Any = SimpleNamespace(
-        id=f"{name}-ab12", artifacts=dict, left_behind=list, folder=RunFolder(Path("nowhere"))
+        id=f"{name}-ab12",
+        artifacts=dict,
+        left_behind=list,
+        folder=RunFolder(Path("nowhere/runs/x")),
     )
     view = View(run, clock=clock, **how)
     for update in updates(run.id, steps, clock):
@@ -120,9 +123,9 @@ def test_a_long_wait_for_machines_suggests_others_once(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     target = {"provider": "azure", "facts": {"instances": ["A", "B", "C"]}}
-    Path("nowhere").mkdir()
+    Path("nowhere/runs/x").mkdir(parents=True)
     plan = {"target": {**target, "tries_all_instances": tries_all}}
-    Path("nowhere/plan.json").write_text(json.dumps(plan))
+    Path("nowhere/runs/x/plan.json").write_text(json.dumps(plan))
     waits: list[Step] = [
         (10.0 + seconds, {"type": "phase", "phase": "waiting for capacity", "since": START + 10})
         for seconds in (0, 590, 610, 1300)
