@@ -176,10 +176,7 @@ def _show_run(run: Run, as_json: bool) -> None:
 
         return
 
-    why = state.reason
-    if diagnosis and state.state == "failed":
-        why = diagnosis.headline
-
+    why = diagnosis.headline if diagnosis else ""
     print_prose(_headline(run, state, why, is_current=failure is None))
     rows = []
     if diagnosis:

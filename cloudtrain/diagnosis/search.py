@@ -262,7 +262,9 @@ class Search:
         self._order += 1
         verdict = verdict_of(line)
         if verdict is not None:
-            if self.verdict is None or (self.verdict.consequence and not verdict.consequence):
+            before = self.verdict
+            is_first = before is None or before.node == verdict.node
+            if is_first or (before and before.consequence and not verdict.consequence):
                 self.verdict = verdict
             return
 
@@ -386,6 +388,8 @@ class Search:
 
             if rank.progress >= PROGRESS_LINES:
                 self._outlive(rank)
+                if self.verdict is not None and self.verdict.rank == line.rank:
+                    self.verdict = None
 
         return False
 

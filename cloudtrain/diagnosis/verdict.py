@@ -10,7 +10,8 @@ from cloudtrain_wire.events import Cause
 
 _VERDICT = re.compile(
     r"failed: (?:rank (?P<rank>\d{1,6}) \(node (?P<node>\d{1,6})\)|node (?P<alone>\d{1,6}):)"
-    r" (?:raised (?P<raised>\w{1,200})(?:: |$))?(?P<message>.*)"
+    r" (?:raised (?P<raised>\w{1,200})(?:: |$))?"
+    r"(?P<message>(?:was killed by (?P<signal>SIG\w+))?.*)"
 )
 """Pattern of a line that `report_failure` of the launcher writes."""
 
@@ -30,7 +31,7 @@ def verdict_of(line: Evidence) -> Cause | None:
         rank=int(match["rank"] or -1),
         node=int(match["node"] or match["alone"]),
         time=0.0,
-        exception=raised or "exit",
+        exception=raised or match["signal"] or "exit",
         message=message,
         traceback=f"{raised}: {message}" if raised else "",
         consequence=is_consequence(raised or "", message),

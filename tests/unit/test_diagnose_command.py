@@ -241,6 +241,8 @@ def test_the_verdict_of_a_failed_node_counts_before_that_of_a_lost_peer() -> Non
         "[node 1] failed: rank 3 (node 1) raised KeyError: 'dog'",
     ]
     assert diagnosed(verdicts).headline == "rank 3 (node 1) raised KeyError: 'dog'"
+    again = [f"[rank 3] {line}" for line in TRAINING]
+    assert diagnosed([*verdicts, *again]).headline == ""
     assert diagnosed(["[rank 0] failed: rank 3 (node 1) raised KeyError: 'dog'"]).rule is None
     assert (
         diagnosed(["[node 0] failed: node 0: no index answers"]).headline
