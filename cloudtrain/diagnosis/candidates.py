@@ -289,6 +289,8 @@ class Candidate:
     """True for a warning that never ends a program."""
     is_of_thread: bool = False
     """True if it ended a thread: harmless, unless the process then failed."""
+    is_outlived: bool = False
+    """True for an exception of a thread, if progress or words of success came after it."""
     is_mention: bool = False
     """True if a line only mentions the exception."""
     more: str = ""

@@ -236,7 +236,8 @@ class Search:
             if candidate.kind in (ERROR_LINE, LINE, LINE_OF_TOOL):
                 candidate.is_harmless = self._order - candidate.order > OLD_LINES
 
-        return min(candidates, key=lambda candidate: candidate.score, default=None)
+        likely = [each for each in candidates if not (each.is_harmless and each.is_outlived)]
+        return min(likely, key=lambda candidate: candidate.score, default=None)
 
     def exceptions(self) -> list[tuple[Raised, Candidate]]:
         """Return the last exception of each rank."""
@@ -414,7 +415,9 @@ class Search:
     def _drop(self, rank: _Rank, kinds: Container[int]) -> None:
         """Take candidates of these kinds out."""
         for key, candidate in list(rank.candidates.items()):
-            if candidate.kind in kinds and not candidate.is_consequence:
+            if candidate.is_of_thread:
+                candidate.is_outlived = True
+            elif candidate.kind in kinds and not candidate.is_consequence:
                 del rank.candidates[key]
 
     def _read_other(self, rank: _Rank, line: Evidence) -> None:

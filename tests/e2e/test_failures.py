@@ -272,7 +272,7 @@ PROGRAMS = {
     "exit code": ("exit-code", "import sys\nsys.exit(3)"),
     "exit without a word": ("exit-code", "import os\nos._exit(7)"),
     "exit after a word": (
-        "",
+        "exit-code",
         "import sys\nprint('error: no config given', file=sys.stderr)\nsys.exit(3)",
     ),
     "thread": (
@@ -284,7 +284,7 @@ PROGRAMS = {
     "pickle": ("not-picklable", "import pickle\npickle.dumps(lambda: 0)"),
     "config": ("", "config = {'epochs': None}\nint(config['epochs'])"),
     "port": (
-        "port-in-use",
+        "own-port-in-use",
         "import socket\nfirst = socket.create_server(('127.0.0.1', 0))\n"
         "socket.create_server(first.getsockname())",
     ),

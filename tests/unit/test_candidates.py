@@ -94,6 +94,9 @@ def test_an_exception_of_a_thread_counts_if_the_program_then_failed_by_itself() 
     headline = "the program raised ValueError: the dog ate it (/app/train.py:7)"
     assert diagnosed([*unknown, "no more data", "Process exited with code 1"]).headline == headline
     assert rule_of(*unknown, *raised(OOM)) == "gpu-out-of-memory"
+    footer = [*ENDINGS["a tracker's last words"], *ENDINGS["words of success"]]
+    assert diagnosed([*unknown, *footer]).headline == ""
+    assert diagnosed([*unknown, *footer, "Process exited with code 1"]).headline == headline
 
 
 def test_three_lines_of_progress_of_the_rank_outlive_an_exception() -> None:
