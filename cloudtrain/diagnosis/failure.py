@@ -430,7 +430,8 @@ def _is_open(own: Candidate, cause: Cause) -> bool:
     if cause.consequence or own.is_consequence or own.is_symptom:
         return True
 
-    return _is_exit(cause) and own.rule is None
+    is_code_alone = cause.message.removeprefix("exited with code ").isdigit()
+    return is_code_alone or (_is_exit(cause) and own.rule is None)
 
 
 def _lines_of_success(folder: RunFolder, ends: tuple[int, int]) -> frozenset[str]:
