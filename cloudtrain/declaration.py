@@ -191,6 +191,18 @@ def declarations(*, third_parties: bool = True) -> Iterator[Declaration]:
             logging.getLogger(__name__).warning("%s", error.message)
 
 
+def is_local(location: str) -> bool:
+    """Return whether a location is a path of this machine, not a URI or the name of an asset."""
+    scheme, colon, _ = location.partition(":")
+    if not colon or "/" in scheme:
+        return True
+
+    return "://" not in location and not any(
+        scheme.lower() in declaration.input_schemes
+        for declaration in declarations(third_parties=False)
+    )
+
+
 def rehearsed_by(provider: str, contract: str) -> Declaration | None:
     """Return the provider whose request a run executes, or None if it is its own."""
     if contract in ("", "plain"):

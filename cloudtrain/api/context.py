@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from pwd import getpwuid
 
 from cloudtrain.bundle import payload_files
-from cloudtrain.declaration import declaration_of
+from cloudtrain.declaration import declaration_of, is_local
 from cloudtrain.errors import SourceError, StorageError, UsageError
-from cloudtrain.planning.launch import entrypoint_of
+from cloudtrain.planning.launch import command_words, entrypoint_of
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import get_provider
@@ -55,10 +55,12 @@ def read_context(
     root = folder / spec.source
     holds_data_dir = data_dir.is_relative_to(root.resolve())
     limit_bytes = None if holds_data_dir else settings["source_limit"]
-    tree = _scan(root, data_dir, progress, limit_bytes)
+    inputs = _inputs_below(root, spec, folder)
+    tree = _scan(root, data_dir, inputs, progress, limit_bytes)
 
-    if data_dir.is_relative_to(tree.root):
-        tree = _scan_around(data_dir, tree)
+    if data_dir.is_relative_to(tree.root):  # the first scan has written its cache there
+        tree = _scan(root, data_dir, inputs)
+        _refuse_runs_inside(data_dir, tree)
 
     _check_entrypoint(spec, tree)
     sources = tree.own
@@ -95,11 +97,29 @@ def local_files(spec: JobSpec, folder: Path) -> tuple[str, ...]:
     """Return the names of inputs that are files on this machine, for any provider."""
     names = []
     for name, item in spec.inputs.items():
-        places = [place for place in item.uri.values() if "://" not in place]
+        places = filter(is_local, item.uri.values())
         if any((folder / Path(place).expanduser()).is_file() for place in places):
             names.append(name)
 
     return tuple(names)
+
+
+def _inputs_below(root: Path, spec: JobSpec, folder: Path) -> dict[str, str]:
+    """Return the names of inputs in a source folder, by path; without those around the program."""
+    top = os.path.abspath(root)  # noqa: PTH100
+    around = {Path()}
+    for word in (entrypoint_of(spec)[1], *command_words(spec)):
+        around.update(Path(os.path.normpath(word)).parents)
+
+    inputs = {}
+    for name, item in spec.inputs.items():
+        for location in filter(is_local, item.uri.values()):
+            place = os.path.abspath(folder / Path(location).expanduser())  # noqa: PTH100
+            path = Path(os.path.relpath(place, top))
+            if path not in around and path.parts[0] != "..":
+                inputs[str(path)] = name
+
+    return inputs
 
 
 def submitter() -> str:
@@ -177,9 +197,8 @@ def _requested(spec: JobSpec, tree: SourceTree, file: str) -> Requested:
     return requested
 
 
-def _scan_around(data_dir: Path, tree: SourceTree) -> SourceTree:
-    """Rescan a source folder around the data folder. Raise SourceError unless it is ignored."""
-    tree = _scan(tree.root, data_dir, None)  # the first scan has written its cache there
+def _refuse_runs_inside(data_dir: Path, tree: SourceTree) -> None:
+    """Raise SourceError unless a source folder around the data folder ignores it."""
     inside = data_dir.relative_to(tree.root).as_posix()
     if any(entry.path.startswith(f"{inside}/") for entry in tree.files):
         raise SourceError(
@@ -191,16 +210,15 @@ def _scan_around(data_dir: Path, tree: SourceTree) -> SourceTree:
             ),
         )
 
-    return tree
-
 
 def _scan(
     root: Path,
     data_dir: Path,
-    progress: Progress | None,
+    inputs: Mapping[str, str],
+    progress: Progress | None = None,
     limit_bytes: int | None = None,
 ) -> SourceTree:
-    tree = scan(root, payload_files(), data_dir / _CACHE, progress, limit_bytes)
+    tree = scan(root, payload_files(), data_dir / _CACHE, progress, limit_bytes, inputs)
     _last_scan.clear()
     _last_scan[tree.digest] = tree
 
@@ -229,15 +247,20 @@ def listed(names: Sequence[str]) -> str:
 def pack_source(plan: Plan, progress: Progress | None) -> Path:
     """Return the archive of a plan's source. Raise SourceError if it changed after planning."""
     before = _last_scan.get(plan.context.source.digest)
-    root = Path(plan.context.source.root)
     data_dir = Path(plan.context.data_dir)
     folder = _archive_folder(plan)
 
-    tree = _scan(root, data_dir, None)
+    tree = _scan_again(plan)
     if tree.digest != plan.context.source.digest:
         raise _source_changed_error(tree, before)
 
     return pack(tree, folder, progress, data_dir / _CACHE)
+
+
+def _scan_again(plan: Plan) -> SourceTree:
+    root = Path(plan.context.source.root)
+    inputs = _inputs_below(root, plan.spec, Path(plan.context.folder))
+    return _scan(root, Path(plan.context.data_dir), inputs)
 
 
 def changed_files(plan: Plan) -> list[str]:
@@ -249,7 +272,7 @@ def changed_files(plan: Plan) -> list[str]:
     root = Path(plan.context.source.root)
     names: set[str] = set()
     with suppress(UsageError, SourceError, OSError, UnicodeDecodeError, *DAMAGED):
-        tree = _scan(root, Path(plan.context.data_dir), None)
+        tree = _scan_again(plan)
         if tree.digest != plan.context.source.digest:
             names = {entry.path for entry in set(tree.own) ^ set(packed_entries(archive_of(plan)))}
         if root != folder and read_source(folder).text != plan.spec_text:

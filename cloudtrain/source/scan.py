@@ -67,12 +67,14 @@ def scan(
     cache_dir: Path | None = None,
     progress: Progress | None = None,
     limit_bytes: int | None = None,
+    inputs: Mapping[str, str] | None = None,
 ) -> SourceTree:
     """Return the tree to archive, without a process or the network.
 
     `payload`: files to add, by name below `.cloudtrain/`. `cache_dir`: folder of remembered
-    hashes. `limit_bytes`: maximum size, checked before reading any file. Raise SourceError with the
-    first entries that cannot be archived.
+    hashes. `limit_bytes`: maximum size, checked before reading any file. `inputs`: names of the
+    job's inputs in the source folder by path, which stay out. Raise SourceError with the first
+    entries that cannot be archived.
     """
     if not root.is_dir():
         problem = "is not a folder" if root.exists() else "does not exist"
@@ -89,7 +91,7 @@ def scan(
         )
 
     cache = HashCache(cache_dir, top, started)
-    content = walk(top)
+    content = walk(top, inputs)
     outputs = _own_outputs()
     if outputs:
         files = content.files
@@ -114,6 +116,7 @@ def scan(
         payload=added,
         digest=digest_entries(entries),
         secrets=tuple(sorted(content.secrets)),
+        left_out=content.left_out,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import nlargest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,6 +67,8 @@ class SourceTree:
     """
     secrets: tuple[str, ...] = ()
     """Entries left out as likely secrets; folders end with a slash."""
+    left_out: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Rule by which each other entry is left out, by path; of a folder all contents too."""
 
     @property
     def files_count(self) -> int:

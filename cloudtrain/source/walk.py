@@ -1,15 +1,15 @@
 """Walk of the source folder, which decides what is archived.
 
 Inside a repository git lists the files, elsewhere pathspec reads each .gitignore. After that come
-.cloudtrainignore, what always stays out, and files
-that probably hold secrets.
+.cloudtrainignore, the inputs of the job, what always stays out, and files that probably hold
+secrets.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
@@ -111,6 +111,9 @@ class WalkResult:
         """Files that cannot be archived, each with its path as the origin."""
         self.secrets: list[str] = []
         """Entries left out as likely secrets; folders end with a slash."""
+        self.left_out: dict[str, str] = {}
+        """Other entries left out, without caches, each with the rule. Their contents are not listed.
+        """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,12 +136,13 @@ class _Folder:
         return _verdict(self.git, place, is_folder) is True
 
 
-def walk(root: str) -> WalkResult:
+def walk(root: str, inputs: Mapping[str, str] | None = None) -> WalkResult:
     """List every file and link below `root` that is to be archived.
 
-    Unreadable files are problems of the result, not errors.
+    `inputs`: name of each input of the job that is below `root`, by its path there; only a `!` rule
+    of .cloudtrainignore brings it along. Unreadable files are problems of the result, not errors.
     """
-    walker = _Walker(root)
+    walker = _Walker(root, inputs or {})
     todo = [walker.start()]
     while todo:
         folder = todo.pop()
@@ -163,8 +167,9 @@ def unreadable(path: str, error: OSError) -> Issue:
 
 
 class _Walker:
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, inputs: Mapping[str, str]) -> None:
         self.root = root
+        self.inputs = inputs
         self.lead = ""
         """Path from the repository's top to `root`, "" or "a/b/": .gitignore rules start there."""
         self.result = WalkResult()
@@ -205,7 +210,13 @@ class _Walker:
             is_cache = scope < _Scope.ALL and _is_cache(name, is_folder)
             is_secret = scope < _Scope.ALL and is_likely_secret(path, name, is_folder)
 
-            if verdict or (is_cache and verdict is None):
+            if is_cache and verdict is None:
+                continue
+            if verdict:
+                self.result.left_out[path] = ".cloudtrainignore"
+                continue
+            if verdict is None and path in self.inputs:
+                self.result.left_out[path] = f"it is the input {self.inputs[path]}"
                 continue
 
             if verdict is False:
@@ -217,6 +228,7 @@ class _Walker:
                 path, self.lead + path, is_folder
             ):
                 inner = _Scope.NOTHING
+                self.result.left_out[path] = "git ignores it"
             else:
                 inner = scope
 

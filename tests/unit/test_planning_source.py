@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,12 @@ from cloudtrain.errors import Issue, SourceError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.distributions import brought_along, distributions_of
 from cloudtrain.source.programs import foreign_imports, install_lines, names_in, program_fault
+from cloudtrain.source.stored_archive import packed_entries
 from tests.support.in_process import call
 from tests.support.samples import write
+
+PROGRAM = {"entrypoint": "python -V"}
+REST = ["data/x", "vocab.txt"]
 
 # Source folders that planning refuses, and issues that a plan carries.
 
@@ -44,6 +49,43 @@ def test_an_entrypoint_that_is_ignored_is_refused_until_it_is_added(
         cloudtrain.plan(job, data_dir=str(tmp_path.parent / "runs"))
     (tmp_path / ".cloudtrainignore").write_text("!build/train.py\n")
     assert cloudtrain.plan(job, data_dir=str(tmp_path.parent / "runs")).context.source.files == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "ignore", "sent"),
+    [
+        ({"inputs": {"train": "./data"}}, "", ["big", "vocab.txt"]),
+        ({"inputs": {"train": {"local": "data/", "aws": "s3://b/x/"}}}, "", ["big", "vocab.txt"]),
+        ({"inputs": {"train": "data/x"}}, "", ["big", "data/code/train.py", "vocab.txt"]),
+        ({"inputs": {"a": "big", "b": "vocab.txt"}}, "", ["data/code/train.py", "data/x"]),
+        ({"inputs": {"train": "./data"}}, "!/data/\n", ["big", "data/code/train.py", *REST]),
+        ({"inputs": {"train": "."}}, "", ["big", "data/code/train.py", *REST]),
+        (
+            {"inputs": {"train": "data"}, "entrypoint": "data/code/train.py"},
+            *("", ["big", "data/code/train.py", *REST]),
+        ),
+        ({"source": "data", "inputs": {"train": "data/code"}}, "", ["x"]),
+    ],
+)
+def test_inputs_are_not_sent_as_source(
+    tmp_path: Path, fields: dict[str, Any], ignore: str, sent: list[str]
+) -> None:
+    """`big` is a folder, or a link that leads out of the source if it is an input."""
+    folder = tmp_path / "job"
+    (folder / "data" / "code").mkdir(parents=True)
+    for name in ("data/code/train.py", *REST):
+        (folder / name).write_text("")
+    if "big" in sent:
+        (folder / "big").write_text("")
+    else:
+        (folder / "big").symlink_to(tmp_path)
+    (folder / ".cloudtrainignore").write_text(f".cloudtrainignore\njob.yaml\n{ignore}")
+    (folder / "job.yaml").write_text(json.dumps({"launcher": "none", **PROGRAM, **fields}))
+    if "source" in fields:
+        (folder / "big").unlink()
+    plan = cloudtrain.plan(cloudtrain.load(folder), data_dir=str(tmp_path / "runs"))
+    names = [entry.path for entry in packed_entries(pack_source(plan, None))]
+    assert [name for name in names if not name.startswith(".cloudtrain/")] == sent
 
 
 def test_a_program_that_setup_lines_build_may_be_ignored(tmp_path: Path) -> None:
