@@ -78,6 +78,17 @@ class PackageLimit(NamedTuple):
     """Requirements to use."""
 
 
+class UploadTerms(NamedTuple):
+    """Terms of a cloud's storage for inputs of this machine."""
+
+    usd: float
+    """List price of a GB (10^9 bytes) for a month, in US dollars."""
+    price: str
+    """What that price is of, and its date."""
+    tool: str
+    """The cloud's own command that copies a large folder."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Declaration:
     """A provider's names and abilities, as data."""
@@ -102,6 +113,8 @@ class Declaration:
     """Reason why a local rehearsal cannot read its secrets; empty if it can."""
     fallback_providers: tuple[str, ...] = ()
     """Providers whose inputs and secrets this one can use too."""
+    uploads: UploadTerms | None = None
+    """Terms on which inputs of this machine are uploaded; None: they are read in place, or not."""
     publishes: bool = False
     """True if a running job can read files that the client publishes for it."""
     runs_on_lent_machines: bool = False

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from pwd import getpwuid
 
@@ -14,7 +15,7 @@ from cloudtrain.bundle import payload_files
 from cloudtrain.declaration import declaration_of, is_local
 from cloudtrain.errors import SourceError, StorageError, UsageError
 from cloudtrain.planning.launch import command_words, entrypoint_of
-from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary
+from cloudtrain.planning.plan import UNREAD, LocalInput, Plan, PlanContext, SourceSummary
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.progress import Progress
@@ -23,12 +24,16 @@ from cloudtrain.settings import STRICT, Settings
 from cloudtrain.source.distributions import Requested, find_requirements, requested_by
 from cloudtrain.source.extract import DAMAGED
 from cloudtrain.source.git import git_state
+from cloudtrain.source.inputs import digest_input, input_problem, list_input
 from cloudtrain.source.scan import CHANGED_HINT, pack, scan
 from cloudtrain.source.stored_archive import holds, packed_entries
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.sources import FILE, read_source
 from cloudtrain_wire.requirement_files import requested_list
+
+MAX_UNREAD_BYTES = 1_000_000_000
+"""Maximum new content of an input that is read for a plan."""
 
 MAX_CHANGED = 5
 """Maximum number of changed files in an error."""
@@ -44,6 +49,7 @@ def read_context(
     spec: JobSpec,
     folder: Path,
     settings: Settings,
+    target: Target,
     run_id: str | None = None,
     progress: Progress | None = None,
 ) -> PlanContext:
@@ -86,6 +92,7 @@ def read_context(
             offline="--no-index" in requested.options,
         ),
         local_files=local_files(spec, folder),
+        uploads=read_uploads(spec, folder, target, data_dir, MAX_UNREAD_BYTES),
         git_commit=git.commit,
         git_dirty=git.dirty,
         owner=submitter(),
@@ -102,6 +109,57 @@ def local_files(spec: JobSpec, folder: Path) -> tuple[str, ...]:
             names.append(name)
 
     return tuple(names)
+
+
+def read_uploads(
+    spec: JobSpec,
+    folder: Path,
+    target: Target,
+    data_dir: Path,
+    limit_bytes: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, LocalInput]:
+    """Return the inputs of this machine that a target's job gets a copy of, by name.
+
+    Those with more than `limit_bytes` of new content are not read: their digest is a placeholder.
+    """
+    uploads: dict[str, LocalInput] = {}
+    if target.declaration.uploads is None:
+        return uploads
+
+    for name, item in spec.inputs.items():
+        location = target.location_for(item.uri) or ""
+        if not location or not is_local(location):
+            continue
+
+        path = os.path.normpath(folder / Path(location).expanduser())
+        if problem := input_problem(path):
+            uploads[name] = LocalInput(path=path, problem=problem)
+            continue
+
+        files = list_input(path).files
+        digest, _ = digest_input(files, path, data_dir / _CACHE, limit_bytes, progress)
+        uploads[name] = LocalInput(
+            path=path,
+            files=len(files),
+            bytes=sum(file.info.st_size for file in files),
+            digest=digest or UNREAD,
+            file=files[0].path if Path(path).is_file() else "",
+        )
+
+    return uploads
+
+
+def with_read_uploads(plan: Plan, progress: Progress | None = None) -> Plan:
+    """Return a plan whose inputs are read, however large. May raise SourceError."""
+    context = plan.context
+    if all(item.digest != UNREAD or item.problem for item in context.uploads.values()):
+        return plan
+
+    folder = Path(context.folder)
+    data_dir = Path(context.data_dir)
+    uploads = read_uploads(plan.spec, folder, plan.target, data_dir, progress=progress)
+    return replace(plan, context=replace(context, uploads=uploads))
 
 
 def _inputs_below(root: Path, spec: JobSpec, folder: Path) -> dict[str, str]:

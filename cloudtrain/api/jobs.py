@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.api.context import pack_source, read_context, resolve_targets
+from cloudtrain.api.context import pack_source, read_context, resolve_targets, with_read_uploads
 from cloudtrain.api.preflight import find_issues
 from cloudtrain.api.rehearsals import with_rehearsal
 from cloudtrain.errors import Issue, UsageError
@@ -102,7 +102,7 @@ def plan(
             f"{run_id!r} is not a valid run id",
             hint="up to 63 letters and digits, with hyphens and underscores only between them",
         )
-    context = read_context(job.spec, job.folder, settings, run_id, progress)
+    context = read_context(job.spec, job.folder, settings, target, run_id, progress)
     return with_rehearsal(
         make_plan(
             job.spec,
@@ -136,6 +136,7 @@ def export(plan: Plan, folder: Path, progress: Progress | None = None) -> Path:
             hint=f"--provider {plan.target.provider} instead of --as",
         )
 
+    plan = with_read_uploads(plan, progress)
     exported = get_provider(plan.target.provider).export(plan)
     archive = pack_source(plan, progress)
     script = folder / "start.sh"

@@ -14,7 +14,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.api.context import local_files, pack_source, resolve_targets, submitter
+from cloudtrain.api.context import (
+    MAX_UNREAD_BYTES,
+    local_files,
+    pack_source,
+    read_uploads,
+    resolve_targets,
+    submitter,
+    with_read_uploads,
+)
 from cloudtrain.api.preflight import find_issues, preflight, raise_errors
 from cloudtrain.api.rehearsals import record_rehearsal, with_rehearsal
 from cloudtrain.errors import (
@@ -113,6 +121,8 @@ def _submit(
 
     raise_errors(issues)
     archive = archive or pack_source(plan, progress)
+    if not plan.is_rehearsal:
+        plan = with_read_uploads(plan, progress)
     provider = get_provider(plan.provider)
     image = resolve_image(plan, pushing, note)
     request = plan.request
@@ -325,6 +335,9 @@ def replan(
     folder = Path(old.folder)
     spec, document = spec_from_document(document, folder, look=False)
     settings = load_settings(folder)
+    # Keep the rehearsal, unless another provider is selected.
+    as_ = old.target if old.is_rehearsal and provider in (None, old.provider) else None
+    target, host = resolve_targets(spec, settings, provider or old.provider, as_)
     context = PlanContext(
         run_id=run_id,
         time=time.time(),
@@ -333,6 +346,7 @@ def replan(
         submitted_from=str(Path.cwd()),
         source=SourceSummary(**old.source),
         local_files=local_files(spec, folder),
+        uploads=read_uploads(spec, folder, target, data_dir, MAX_UNREAD_BYTES),
         git_commit=old.git_commit,
         git_dirty=old.git_dirty,
         owner=submitter(),
@@ -342,9 +356,6 @@ def replan(
         trial=trial,
         trials_at_once=trials_at_once,
     )
-    # Keep the rehearsal, unless another provider is selected.
-    as_ = old.target if old.is_rehearsal and provider in (None, old.provider) else None
-    target, host = resolve_targets(spec, settings, provider or old.provider, as_)
     render = get_provider(target.provider).render
 
     return make_plan(

@@ -21,9 +21,10 @@ from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.errors import Issue, UsageError, dotted
 from cloudtrain.planning.cost import NOT_CHECKED, CostEstimate
 from cloudtrain.planning.launch import command_words, dependencies_document
-from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.plan import UNREAD, LocalInput, Plan
 from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers.shared.paths import file_name
+from cloudtrain.providers.shared.uploads import past_upload
 from cloudtrain.runs.store import sweep_ids
 from cloudtrain.settings import data_folder
 from cloudtrain.spec.inputs import Input
@@ -126,7 +127,7 @@ def _sections(plan: Plan) -> dict[str, Sequence[str]]:
         ],
         "installs": [_packages(plan)],
         "setup": spec.setup,
-        **{f"input {name}": [_input(plan, item)] for name, item in spec.inputs.items()},
+        **{f"input {name}": [_input(plan, name, item)] for name, item in spec.inputs.items()},
         "stores": [
             f"a checkpoint every {format_duration(spec.checkpoints.every)},"
             f" {spec.checkpoints.keep} kept"
@@ -143,18 +144,36 @@ def _sections(plan: Plan) -> dict[str, Sequence[str]]:
     }
 
 
-def _input(plan: Plan, item: Input) -> str:
+def _input(plan: Plan, name: str, item: Input) -> str:
     """Return the location of an input, and whether it is a file or a folder; mark a guess."""
     location = plan.target.location_for(item.uri) or ""
     if plan.target.contract == "plain":
         return location
+    if name in plan.context.uploads:
+        return f"{location}  {upload_text(plan, plan.context.uploads[name])}"
     if item.type is not None:
         return f"{location}  ({item.type})"
-    if "://" not in location and not location.startswith("azureml:"):
-        return location  # on this machine it is known what it is
 
     guess = "one file, by its suffix" if file_name(location) else "a folder, without a suffix"
     return f"{location}  ({guess}; set type: if not)"
+
+
+def upload_text(plan: Plan, item: LocalInput) -> str:
+    """Return the size of an input of this machine, its upload, and what its copy costs."""
+    size = f"{count(item.files, 'file')}, {format_size(item.bytes)}"
+    terms = plan.target.declaration.uploads
+    if plan.is_rehearsal or terms is None:
+        return f"{size}, read in place"
+
+    cost = f"stored for {item.bytes / 1e9 * terms.usd:.2f} USD a month ({terms.price})"
+    past = past_upload(plan, item)
+    if past and past.digest == item.digest:
+        day = time.strftime("%Y-%m-%d", time.localtime(past.time))
+        return f"{size}, uploaded by {past.run} on {day}; {cost}"
+    if item.digest == UNREAD:
+        return f"{size}, not read yet: submit reads it, and uploads what is not there; {cost}"
+
+    return f"{size}, will be uploaded; {cost}"
 
 
 def rehearsed(plan: Plan) -> str:

@@ -12,11 +12,14 @@ from cloudtrain.api.folder_settings import confirm as record_confirmation
 from cloudtrain.api.folder_settings import is_confirmed, redirections
 from cloudtrain.api.preflight import start_notes
 from cloudtrain.cli.output import command, print_json, print_message, print_output
-from cloudtrain.cli.plan_view import cost, headline, rehearsed
+from cloudtrain.cli.plan_view import cost, headline, rehearsed, upload_text
 from cloudtrain.cli.terminal import indented, one_line, progress_bar
 from cloudtrain.errors import Issue, Outcome, RefusedError
 from cloudtrain.planning.plan import Plan
+from cloudtrain.providers.shared.uploads import past_upload
 from cloudtrain.settings import FILE_NAME, load_settings, variable_of
+
+UPLOAD_HINT = "--yes uploads it without a question, CLOUDTRAIN_CONFIRM=false asks none"
 
 
 def start(
@@ -60,7 +63,7 @@ def start(
             plan,
             archive=archive,
             issues=issues,
-            sending=progress_bar("sending source", bytes_=True),
+            sending=progress_bar("sending", bytes_=True),
             pushing=progress_bar("pushing image", bytes_=True),
             note=note,
         )
@@ -92,6 +95,7 @@ def confirm(plan: Plan, *, yes: bool = False) -> None:
 
     folder = Path(plan.context.folder)
     confirm_folder(folder, plan, yes=yes)
+    confirm_uploads(folder, plan, yes=yes)
     estimate = plan.target.cost_estimate
     if estimate is not None and not yes:
         confirm_cost(folder, estimate.worst_usd)
@@ -119,6 +123,25 @@ def confirm_folder(folder: Path, plan: Plan, *, yes: bool) -> None:
         raise RefusedError("not confirmed", hint=hint, outcome=Outcome.NOT_STARTED)
 
     record_confirmation(settings, redirected)
+
+
+def confirm_uploads(folder: Path, plan: Plan, *, yes: bool) -> None:
+    """Ask before an input is uploaded for the first time. Raise RefusedError without an answer."""
+    if yes or not load_settings(folder)["confirm"]:
+        return
+
+    for name, item in plan.context.uploads.items():
+        if past_upload(plan, item) is not None:
+            continue
+
+        text = f"input {name}: {item.path}  {upload_text(plan, item)}"
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            what = f"inputs.{name} would be uploaded for the first time: {item.path}"
+            raise RefusedError(what, hint=UPLOAD_HINT, outcome=Outcome.NOT_STARTED)
+
+        print_message(f"  {indented(one_line(text), 4)}")
+        if not click.confirm("Upload it? It is asked once per folder", err=True):
+            raise RefusedError("not confirmed", hint=UPLOAD_HINT, outcome=Outcome.NOT_STARTED)
 
 
 def confirm_cost(folder: Path, worst_usd: float | None) -> None:

@@ -15,7 +15,7 @@ from cloudtrain.cli.follow_sweep import follow_and_exit
 from cloudtrain.cli.job_of_command import JobCommand, job_options, load_job
 from cloudtrain.cli.options import data_dir, detach_option, dry_run_option, json_option, yes_option
 from cloudtrain.cli.output import command, print_json, print_message, print_output
-from cloudtrain.cli.start import confirm_cost, confirm_folder
+from cloudtrain.cli.start import confirm_cost, confirm_folder, confirm_uploads
 from cloudtrain.cli.sweep_export import export_command
 from cloudtrain.cli.terminal import indented, progress_bar
 from cloudtrain.errors import UsageError
@@ -165,6 +165,7 @@ def start_command(
     folder_of_job = Path(plan.job.context.folder)
     if not plan.job.is_rehearsal:
         confirm_folder(folder_of_job, plan.job, yes=yes)
+        confirm_uploads(folder_of_job, plan.job, yes=yes)
     if plan.is_billed and not yes:
         confirm_cost(folder_of_job, plan.worst_usd)
 

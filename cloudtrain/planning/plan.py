@@ -9,7 +9,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.declaration import declarations
+from cloudtrain.declaration import declarations, is_local
 from cloudtrain.errors import Issue, SpecError, dotted
 from cloudtrain.planning.target import Target
 from cloudtrain.version import __version__
@@ -41,6 +41,26 @@ class SourceSummary:
     """Its requirements, for people."""
     offline: bool = False
     """True if they name no package index (`--no-index`)."""
+
+
+UNREAD = "content-not-read-yet"
+"""Placeholder of the digest of an input that is too large to be read for a plan."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalInput:
+    """An input on this machine, of which a job in a cloud gets a copy."""
+
+    path: str
+    """Absolute path of the folder or file."""
+    files: int = 0
+    bytes: int = 0
+    digest: str = UNREAD
+    """Digest of its content, which names the copy."""
+    file: str = ""
+    """Name of a single file; empty for a folder."""
+    problem: str = ""
+    """Reason why it cannot be copied; empty if it can."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +110,8 @@ class PlanContext:
     source: SourceSummary
     local_files: tuple[str, ...] = ()
     """Names of inputs that are single files on this machine."""
+    uploads: Mapping[str, LocalInput] = field(default_factory=dict)
+    """Inputs by name that a cloud's job gets from this machine."""
     git_commit: str = ""
     git_dirty: bool | None = None
     """True if tracked files differ from the commit; None if unknown."""
@@ -295,8 +317,8 @@ def _unsupported(spec: JobSpec, target: Target) -> list[Issue]:
             continue
 
         scheme = ""
-        if "://" in uri:
-            scheme = uri.partition("://")[0].lower()
+        if not is_local(uri):
+            scheme = uri.partition(":")[0].lower()
 
         if scheme not in target.declaration.input_schemes:
             example = target.declaration.input_example

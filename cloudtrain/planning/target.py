@@ -133,3 +133,13 @@ class CloudConfig(ProviderConfig):
     """Dotted names of missing settings that a rehearsal replaces by placeholders."""
     unpaid: tuple[str, ...] = ()
     """Messages about cost limits: errors of a real job, notes of a rehearsal."""
+
+    @property
+    def account(self) -> str:
+        """Account in which the storage has its name; empty if the name is the only one."""
+        return ""
+
+    @property
+    def storage(self) -> str:
+        """URI of the storage that holds what is ours."""
+        raise NotImplementedError

@@ -1,4 +1,7 @@
-"""Local folder or file as an input: every file, regardless of ignore files, and its problems."""
+"""Local folder or file as an input: every file, regardless of ignore files, and its problems.
+
+A job in a cloud gets a copy of it, known by its content.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from types import TracebackType
+from typing import NamedTuple, Self
 
 from cloudtrain.errors import SourceError
-from cloudtrain.source.tree import HashCache, read_content, stamp
+from cloudtrain.source.tree import HashCache, Progress, read_content, stamp
+from cloudtrain.source.walk import is_likely_secret
 
 MAX_NAMED = 3
 """Maximum problems of an input in a message."""
@@ -36,7 +41,7 @@ class InputListing(NamedTuple):
 
 
 def list_input(place: str) -> InputListing:
-    """Return all files of an input. Links are followed, as by programs that run here."""
+    """Return all files of an input. Links inside of it are followed, as by programs that run here."""
     input_listing = InputListing([], [])
     with suppress(OSError):  # the walk below reports it
         info = os.stat(place)  # noqa: PTH116
@@ -44,7 +49,8 @@ def list_input(place: str) -> InputListing:
             input_listing.files.append(InputFile(Path(place).name, place, info))
             return input_listing
 
-    todo = [("", place, frozenset({os.path.realpath(place)}))]
+    top = os.path.realpath(place)
+    todo = [("", place, frozenset({top}))]
     while todo:
         prefix, folder, above = todo.pop()
         try:
@@ -55,8 +61,16 @@ def list_input(place: str) -> InputListing:
             continue
 
         for entry in entries:
-            if _is_folder(entry):
-                real = os.path.realpath(entry.path)
+            is_folder = _is_folder(entry)
+            real = os.path.realpath(entry.path) if is_folder or entry.is_symlink() else ""
+            if real and not Path(real).is_relative_to(top) and os.path.lexists(real):
+                input_listing.problems.append(
+                    f"{prefix}{entry.name} is a link that leaves the folder"
+                )
+            elif is_folder and is_likely_secret(prefix + entry.name, entry.name, True):
+                problem = f"{prefix}{entry.name} is likely to hold secrets"
+                input_listing.problems.append(problem)
+            elif is_folder:
                 if real in above:
                     problem = f"{prefix}{entry.name} is a link to a folder around it"
                     input_listing.problems.append(problem)
@@ -69,7 +83,19 @@ def list_input(place: str) -> InputListing:
 
 
 def input_problem(place: str) -> str | None:
-    """Return why an input cannot be brought along, or is empty; None if it is fine."""
+    """Return why an input cannot be sent to a cloud, or is empty; None if it is fine."""
+    if not os.path.exists(place):  # noqa: PTH110  (false, not an error, for what no disk can hold)
+        return f"no such file or folder: {place}"
+
+    real = Path(os.path.realpath(place))
+    if Path(os.path.realpath(Path("~").expanduser())).is_relative_to(real):
+        return f"{place} holds your home folder: name the folder of the data alone"
+    is_folder = real.is_dir()
+    if is_likely_secret(str(real), real.name, is_folder) or any(
+        is_likely_secret(str(folder), folder.name, True) for folder in real.parents
+    ):
+        return f"{place} is likely to hold secrets, which no input carries: use secrets"
+
     files, problems = list_input(place)
     if problems:
         more = ""
@@ -96,15 +122,25 @@ def is_empty(place: str) -> bool:
 
 
 def digest_input(
-    files: Sequence[InputFile], place: str, cache_dir: Path
+    files: Sequence[InputFile],
+    place: str,
+    cache_dir: Path,
+    limit_bytes: int | None = None,
+    progress: Progress | None = None,
 ) -> tuple[str, dict[str, str]]:
     """Return a digest of an input, and the sha256 of each file by path.
 
-    Unchanged files are not read again. Raise SourceError if a file cannot be read or changes
+    Unchanged files are not read again. The digest is empty if more than `limit_bytes` are to be
+    read. `progress` is called with files. Raise SourceError if a file cannot be read or changes
     meanwhile.
     """
     cache = HashCache(cache_dir, f"{place}/.", time.time_ns())
-    digests = {}
+    if limit_bytes is not None:
+        new_files = [file for file in files if cache.get(file.path, stamp(file.info)) is None]
+        if sum(file.info.st_size for file in new_files) > limit_bytes:
+            return "", {}
+
+    digests: dict[str, str] = {}
     for file in files:
         file_stamp = stamp(file.info)
         digest = cache.get(file.path, file_stamp)
@@ -115,17 +151,77 @@ def digest_input(
                 raise SourceError(f"{file.place} cannot be read: {error.strerror}") from None
 
         if digest is None:
-            raise SourceError(
-                f"{file.place} changed while it was read",
-                hint="wait until it is written, then run again",
-            )
+            raise _changed(file.place, "read")
 
         cache.put(file.path, file_stamp, file.info, digest)
         digests[file.path] = digest
+        if progress is not None:
+            progress(len(digests), len(files))
 
     cache.save()
     lines = [f"{digests[path]} {path}\n" for path in sorted(digests)]
     return hashlib.sha256("".join(["cloudtrain input 1\n", *lines]).encode()).hexdigest(), digests
+
+
+class SentFile:
+    """Content of a file on its way: read from its start to its end, and never another content.
+
+    SourceError is raised instead of the last bytes if they would make another sha256. Without
+    `seek`, SDKs read it in order.
+    """
+
+    def __init__(self, file: InputFile, sha256: str, count: Callable[[int], None]) -> None:
+        """Open a file. `count` is called with the number of bytes of each read."""
+        self.size = file.info.st_size
+        self._place = file.place
+        self._sha256 = sha256
+        self._count = count
+        try:
+            self._file = open(file.place, "rb")  # noqa: SIM115  (closed by __exit__)
+        except OSError as error:
+            raise SourceError(f"{file.place} cannot be read: {error.strerror}") from None
+        self.again()
+
+    def again(self) -> Self:
+        """Go back to the start, to send it with other credentials."""
+        self._file.seek(0)
+        self._remaining = self.size
+        self._digest = hashlib.sha256()
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return the next bytes, at most `size`; all that remain for None and -1."""
+        if size is None or size < 0:
+            size = self._remaining
+
+        size = min(size, self._remaining)
+        data = self._file.read(size)
+        self._digest.update(data)
+        self._remaining -= len(data)
+        is_end = not self._remaining
+        if len(data) < size or (is_end and self._digest.hexdigest() != self._sha256):
+            raise _changed(self._place, "uploaded")
+
+        self._count(len(data))
+        return data
+
+
+def _changed(place: str, meanwhile: str) -> SourceError:
+    return SourceError(
+        f"{place} changed while it was {meanwhile}",
+        hint="wait until it is written, then run again",
+    )
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.api.context import pack_source
+from cloudtrain.api.context import pack_source, with_read_uploads
 from cloudtrain.api.jobs import Job, plan
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import UsageError
@@ -204,6 +204,7 @@ def start_sweep(
     if plan.definition.is_native:
         from cloudtrain.sweeps.native import start_native  # few sweeps run in a cloud's service
 
+        plan = replace(plan, job=with_read_uploads(plan.job, progress))
         sweep = Sweep(start_native(plan, archive, image))
         sweep.start_driver()
         return sweep

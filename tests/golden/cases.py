@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from cloudtrain.api.preflight import find_issues
-from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary, make_plan
+from cloudtrain.planning.plan import LocalInput, Plan, PlanContext, SourceSummary, make_plan
 from cloudtrain.providers import get_provider
 from cloudtrain.settings import Settings
 from cloudtrain.spec.load import spec_from_document
@@ -320,6 +320,15 @@ EARLIER = {
 """Checkpoints of the run that a plan resumes."""
 
 
+UPLOADS = {
+    "extra": LocalInput(path="/home/me/job/extra", files=3, bytes=5000, digest="e3b0c4" * 8),
+    "table": LocalInput(
+        path="/home/me/table.csv", files=1, bytes=900, digest="7ab1e5" * 8, file="table.csv"
+    ),
+}
+"""Inputs of this machine, as they were read."""
+
+
 def plan_of(provider: str, text: str) -> Plan:
     spec, document = spec_from_document(
         parse_document(text, name="job.yaml"), Path("/home/me/job"), look=False
@@ -331,6 +340,7 @@ def plan_of(provider: str, text: str) -> Plan:
         data_dir="/home/me/data",
         source=SourceSummary(root="/home/me/job", digest="9d1c4e" * 8, files=12, bytes=34000),
         local_files=("table",),
+        uploads=UPLOADS if provider == "azure" and "extra" in text else {},
         git_commit="c0ffee",
         git_dirty=True,
         resume_run="digits-7f3a",

@@ -20,10 +20,11 @@ from azure.storage.blob import (
     generate_container_sas,
 )
 
+import cloudtrain
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.azure.results import download_folder
 from cloudtrain.providers.azure.storage import BlobContainer, RenewedSas, read_log
-from cloudtrain.providers.azure.submit import with_uploaded_inputs
+from cloudtrain.providers.shared.uploads import upload_inputs
 from tests.oracles.tools import AZURITE, needs_azurite
 
 pytestmark = needs_azurite
@@ -35,6 +36,7 @@ ODD_NAMES = (
     *("plain.txt", "with space.txt", "ümläut €.txt", "100%25.txt", "a+b&c=d.txt", "hash#1.txt"),
     *("question?.txt", "quote'\".txt", "deep/er/and deeper/x", "trailing.", "~tilde", "[x]{y}"),
 )
+ACCOUNT_ID = "12345678-1234-1234-1234-123456789abc"
 STORE = "azureml://datastores/store/paths"
 
 
@@ -74,6 +76,21 @@ def workspace(account: str, name: str, secret: Any = None) -> Any:
     return SimpleNamespace(container=lambda _: container)
 
 
+def uploaded(cloud: Any, folder: Path) -> str:
+    """Upload an input to the datastore; return the URI of its copy."""
+    azure = {
+        "subscription": ACCOUNT_ID,
+        "resource_group": "group",
+        "workspace": "workspace",
+        "location": "eastus",
+        "datastore": "store",
+    }
+    job = cloudtrain.load({"inputs": {"train": str(folder)}, "azure": azure})
+    plan = cloudtrain.plan(job, "azure")
+    upload_inputs(plan, cloud.container("store"), None)
+    return str(plan.request.document["inputs"]["train"]["path"])
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
@@ -88,11 +105,9 @@ def test_inputs_with_odd_names_come_back_unchanged(account: str, name: str, tmp_
         (data / odd).parent.mkdir(parents=True, exist_ok=True)
         (data / odd).write_text(odd)
     cloud = workspace(account, name)
-    document = {"inputs": {"train": {"type": "uri_folder", "path": str(data)}}}
-    first = with_uploaded_inputs(cloud, document, "store", tmp_path / "cache", None)
-    again = with_uploaded_inputs(cloud, document, "store", tmp_path / "cache", None)
-    assert first == again
-    assert download_folder(cloud, first["inputs"]["train"]["path"], tmp_path / "back", None)
+    first = uploaded(cloud, data)
+    assert first == uploaded(cloud, data)
+    assert download_folder(cloud, first, tmp_path / "back", None)
     assert contents(tmp_path / "back") == contents(data)
 
 
@@ -103,12 +118,7 @@ def test_many_files_are_listed_page_by_page(account: str, name: str, tmp_path: P
     for number in range(5001):
         (data / f"{number:04}").write_text(str(number))
     cloud = workspace(account, name)
-    document = {"inputs": {"train": {"type": "uri_folder", "path": str(data)}}}
-
-    uri = with_uploaded_inputs(cloud, document, "store", tmp_path / "cache", None)["inputs"][
-        "train"
-    ]["path"]
-
+    uri = uploaded(cloud, data)
     folder = uri.removeprefix(f"{STORE}/")
     names = [blob for blob, _ in cloud.container("store").blobs(folder)]
     assert names == [f"{folder}{number:04}" for number in range(5001)]
@@ -120,8 +130,8 @@ def test_a_large_file_is_sent_in_blocks(account: str, name: str, tmp_path: Path)
     large = tmp_path / "large.bin"
     large.write_bytes(os.urandom(1 << 20) * 300)
     cloud = workspace(account, name)
-    cloud.container("store").upload("large.bin", large)
-    cloud.container("store").download("large.bin", tmp_path / "back.bin")
+    uri = uploaded(cloud, large)
+    cloud.container("store").download(uri.removeprefix(f"{STORE}/"), tmp_path / "back.bin")
     assert (tmp_path / "back.bin").read_bytes() == large.read_bytes()
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from cloudtrain.errors import SourceError
-from cloudtrain.source.inputs import digest_input, input_problem, is_empty, list_input
+from cloudtrain.source.inputs import SentFile, digest_input, input_problem, is_empty, list_input
 from cloudtrain.source.scan import scan
 from cloudtrain.source.tree import SourceEntry, SourceTree, check_size
 from tests.support.samples import write
@@ -225,31 +226,86 @@ def digest(folder: Path, cache: Path) -> str:
     return digest_input(list_input(str(folder)).files, str(folder), cache)[0]
 
 
-def test_every_file_is_found_and_links_are_followed(tmp_path: Path) -> None:
-    write(tmp_path, {"data/.gitignore": "*", "data/a": "1", "data/b/.hidden": "", "other/x": "2"})
-    (tmp_path / "data" / "folder").symlink_to(tmp_path / "other")
-    (tmp_path / "data" / "file").symlink_to("../other/x")
+def test_every_file_is_found_and_links_inside_are_followed(tmp_path: Path) -> None:
+    write(tmp_path, {"data/.gitignore": "*", "data/a": "1", "data/b/.hidden": "", "data/c/x": "2"})
+    (tmp_path / "data" / "folder").symlink_to(tmp_path / "data" / "c")
+    (tmp_path / "data" / "file").symlink_to("c/x")
     assert sorted(file.path for file in list_input(str(tmp_path / "data")).files) == [
-        ".gitignore", "a", "b/.hidden", "file", "folder/x",
+        ".gitignore", "a", "b/.hidden", "c/x", "file", "folder/x",
     ]  # fmt: skip
     assert input_problem(str(tmp_path / "data")) is None
     assert [file.path for file in list_input(str(tmp_path / "data" / "a")).files] == ["a"]
 
 
 def test_what_cannot_be_brought_along_is_named(tmp_path: Path) -> None:
-    write(tmp_path, {"data/good": "1"})
+    write(tmp_path, {"data/good": "1", "data/.ssh/id": "1", "other/x": "2"})
     (tmp_path / "data" / "broken").symlink_to("gone")
-    (tmp_path / "data" / "circle").symlink_to(tmp_path)
+    (tmp_path / "data" / "circle").symlink_to(".")
+    (tmp_path / "data" / "out").symlink_to(tmp_path / "other")
+    (tmp_path / "data" / "out.bin").symlink_to("../other/x")
     (tmp_path / "data" / "itself").symlink_to("itself")
     os.mkfifo(tmp_path / "data" / "pipe")
     message = str(input_problem(str(tmp_path / "data")))
-    assert "broken is a broken link (gone)" in message
-    assert message.endswith(", and 1 more")
-    (tmp_path / "data" / "broken").unlink()
-    message = str(input_problem(str(tmp_path / "data")))
-    assert "circle/data is a link to a folder around it" in message
-    assert "itself cannot be read (Too many levels of symbolic links)" in message
-    assert "pipe is neither a file nor a folder" in message
+    assert message.endswith(", and 4 more")
+    assert list_input(str(tmp_path / "data")).problems == [
+        ".ssh is likely to hold secrets",
+        "broken is a broken link (gone)",
+        "circle is a link to a folder around it",
+        "itself cannot be read (Too many levels of symbolic links)",
+        "out is a link that leaves the folder",
+        "out.bin is a link that leaves the folder",
+        "pipe is neither a file nor a folder",
+    ]
+
+
+@pytest.mark.parametrize(
+    "place", ["/", "home", "home/me", "home/me/.ssh", "home/me/.aws/cli", "project/.env"]
+)
+def test_folders_that_hold_more_than_data_are_no_inputs(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"home/me/.ssh/id": "", "home/me/.aws/cli/x": "", "project/.env": ""})
+    monkeypatch.setenv("HOME", str(tmp_path / "home" / "me"))
+    (tmp_path / "link").symlink_to(tmp_path / place)
+    for name in (place, "link"):
+        problem = str(input_problem(str(tmp_path / name)))
+        assert "holds your home folder" in problem or "is likely to hold secrets" in problem
+    assert input_problem(str(tmp_path / "home" / "me" / "data")) is not None
+    write(tmp_path, {"home/me/data/x": ""})
+    assert input_problem(str(tmp_path / "home" / "me" / "data")) is None
+
+
+def test_a_file_is_never_sent_with_another_content(tmp_path: Path) -> None:
+    write(tmp_path, {"data": "0123456789"})
+    files = list_input(str(tmp_path / "data")).files
+    _, digests = digest_input(files, str(tmp_path / "data"), tmp_path / "cache")
+    counts: list[int] = []
+    with SentFile(files[0], digests["data"], counts.append) as sent:
+        assert [sent.read(4), sent.read(4), sent.read(4), sent.read(4)] == [
+            *(b"0123", b"4567", b"89", b"")
+        ]
+        assert sent.again().read() == b"0123456789"
+    assert sum(counts) == 20
+    for content in ("01234x6789", "012345678", ""):
+        (tmp_path / "data").write_text(content)
+        with (
+            SentFile(files[0], digests["data"], counts.append) as sent,
+            pytest.raises(SourceError, match="data changed while it was uploaded"),
+        ):
+            assert [sent.read(4), sent.read()]
+
+
+def test_only_new_content_counts_against_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"data/a": "12345", "data/b": "678"})
+    later = time.time_ns() + 60 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    place = str(tmp_path / "data")
+    files = list_input(place).files
+    assert digest_input(files, place, tmp_path / "cache", 7) == ("", {})
+    whole = digest_input(files, place, tmp_path / "cache", 8)
+    assert digest_input(files, place, tmp_path / "cache", 0) == whole
 
 
 def test_an_empty_folder_is_no_input(tmp_path: Path) -> None:

@@ -71,6 +71,10 @@ job may-not s3:PutObject {RUN}/job/0123/job.json
 job may-not s3:PutObject {RUN}/published/rungs.json
 job may-not s3:PutObject {BUCKET}/cloudtrain/sources/0123/source.tar.gz
 job may-not s3:PutObject {BUCKET}/data/train.bin
+job may-not s3:PutObject {BUCKET}/cloudtrain/inputs/0123/train.bin
+job may s3:GetObject {BUCKET}/cloudtrain/inputs/0123/train.bin
+submitter may s3:AbortMultipartUpload {BUCKET}/cloudtrain/inputs/0123/train.bin
+submitter may-not s3:DeleteObject {BUCKET}/cloudtrain/inputs/0123/train.bin
 job may s3:DeleteObject {RUN}/checkpoints/step-10/rank-0.pt
 job may-not s3:DeleteObject {RUN}/output/model.tar.gz
 job may-not s3:DeleteObject {RUN}/job/0123/job.json
@@ -257,8 +261,12 @@ def test_doctor_finds_no_right_missing_in_an_account_that_infra_made() -> None:
         "TOKEN": {"aws": "secretsmanager:cloudtrain/token"},
         "KEY": {"aws": "ssm:/cloudtrain/key"},
     }
+    Path("train.bin").write_text("1")
+    inputs = {"train": "train.bin"}
     network = {"subnets": ["subnet-0aaa"], "security_groups": ["sg-0aaa"]}
-    things = things_of(secrets=token, aws={**network, "kms_key": KEY, "remote_debug": True})
+    things = things_of(
+        secrets=token, inputs=inputs, aws={**network, "kms_key": KEY, "remote_debug": True}
+    )
     more = {"KmsKey": "new", "Network": "existing", "RemoteDebug": "yes"}
     assert denied(things, "people", submitter_policy(**more)) == {}
     assert denied(things, "role", job_policy(**more)) == {}

@@ -27,6 +27,7 @@ from cloudtrain.providers.aws.errors import NOT_CONNECTED, refuse_foreign_answer
 from cloudtrain.providers.progress import Progress
 from cloudtrain.providers.shared.idempotent_create import Attempt
 from cloudtrain.providers.shared.recording import recording
+from cloudtrain.source.inputs import SentFile
 from cloudtrain.version import __version__
 
 _ATTEMPT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
@@ -37,6 +38,12 @@ ONE_REQUEST_BYTES = 8 * 2**20
 
 _PART_BYTES = 8 * 2**20
 """Size of a part: S3's checksum of an object depends on it."""
+
+_MAX_PARTS = 10_000
+"""Maximum parts of an object ("Amazon S3 multipart upload limits")."""
+
+_CONNECTIONS = 20
+"""Maximum connections per service that are kept: ten files at once, and ten parts of a large one."""
 
 
 ATTEMPTS = 3
@@ -150,14 +157,35 @@ class AwsClient:
 
         return True
 
-    def put(self, bucket: str, key: str, content: bytes, kms_key: str | None) -> None:
-        """Store an object in one call."""
+    def put(
+        self, bucket: str, key: str, content: bytes, kms_key: str | None, **options: str
+    ) -> None:
+        """Store an object in one call. `options`: further parameters of it."""
         with self._calling("put_object", f"s3://{bucket}/{key}"):
             self._client("s3").put_object(
                 Bucket=bucket,
                 Key=key,
                 Body=content,
                 **_encryption(kms_key),
+                **options,
+            )
+
+    def send(
+        self, bucket: str, key: str, file: SentFile, kms_key: str | None, **options: str
+    ) -> None:
+        """Store a file, a large one in parts. `options`: further parameters of the calls."""
+        if file.size <= ONE_REQUEST_BYTES:
+            self.put(bucket, key, file.read(), kms_key, **options)
+            return
+
+        part_bytes = max(_PART_BYTES, -(-file.size // _MAX_PARTS))
+        with self._calling("put_object", f"s3://{bucket}/{key}"):
+            self._client("s3").upload_fileobj(
+                file,
+                bucket,
+                key,
+                ExtraArgs={**_encryption(kms_key), **options},
+                Config=boto3.s3.transfer.TransferConfig(multipart_chunksize=part_bytes),
             )
 
     def _holds(self, bucket: str, key: str, path: Path) -> bool:
@@ -178,9 +206,9 @@ class AwsClient:
         checksum = str(head.get("ChecksumSHA256", "")).partition("-")[0]
         return head.get("ContentLength") == path.stat().st_size and checksum == _checksum(path)
 
-    def objects(self, bucket: str, prefix: str) -> Iterator[tuple[str, int]]:
+    def objects(self, bucket: str, prefix: str, **options: str) -> Iterator[tuple[str, int]]:
         """Yield keys and sizes in bytes of all objects with a prefix."""
-        for page in self.pages("s3", "list_objects_v2", Bucket=bucket, Prefix=prefix):
+        for page in self.pages("s3", "list_objects_v2", Bucket=bucket, Prefix=prefix, **options):
             for item in page.get("Contents", []):
                 yield item["Key"], item["Size"]
 
@@ -237,6 +265,7 @@ class AwsClient:
                     retries=retries,
                     connect_timeout=10,
                     read_timeout=60,
+                    max_pool_connections=_CONNECTIONS,
                     user_agent_extra=f"cloudtrain/{__version__}",
                 )
                 client = self._session.client(service, config=config)

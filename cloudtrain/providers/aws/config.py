@@ -36,6 +36,11 @@ class AwsConfig(CloudConfig):
     security_groups: tuple[str, ...] = ()
     kms_key: str | None = None
 
+    @property
+    def storage(self) -> str:
+        """URI of the bucket."""
+        return f"s3://{self.bucket}"
+
 
 def config_of(run: RunFolder) -> AwsConfig:
     """Return the settings from the run's plan."""

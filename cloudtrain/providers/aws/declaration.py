@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloudtrain.declaration import Declaration, Setting
+from cloudtrain.declaration import Declaration, Setting, UploadTerms
 
 if TYPE_CHECKING:
     from cloudtrain.spec.section import Section
@@ -21,10 +21,15 @@ DECLARATION = Declaration(
     label="SageMaker",
     is_remote=True,
     contract="sagemaker",
-    input_schemes=("s3", "fsx", "efs"),
+    input_schemes=("", "s3", "fsx", "efs"),
     input_example="s3://bucket/folder/",
     image_schemes=("dlc",),
     secret_stores={"secretsmanager": "NAME", "ssm": "NAME"},
+    uploads=UploadTerms(
+        usd=0.023,
+        price="S3 Standard in the US, list price of 2026",
+        tool="aws s3 sync",
+    ),
     publishes=True,
     request_name="CreateTrainingJob",
     profile_variables=("AWS_PROFILE", "AWS_DEFAULT_PROFILE"),

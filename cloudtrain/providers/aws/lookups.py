@@ -122,7 +122,8 @@ def _elsewhere(answer: Answer, region: str) -> str:
 
 def _inputs(things: Things) -> Iterator[Lookup]:
     for place in things.places:
-        if place.member in things.plan.spec.inputs:
+        plan = things.plan
+        if place.member in plan.spec.inputs and place.member not in plan.context.uploads:
             setting = ("inputs", place.member)
             uri = f"s3://{place.bucket}/{place.key}"
             yield Lookup(

@@ -92,7 +92,7 @@ class SageMakerProvider(Provider):
 
     def start(
         self,
-        plan: Plan,  # noqa: ARG002
+        plan: Plan,
         request: Request,
         run: RunFolder,
         archive: Path,
@@ -102,7 +102,7 @@ class SageMakerProvider(Provider):
         """Upload the source and the job document, create the job, and return its reference."""
         from cloudtrain.providers.aws.submit import TRAINING, start
 
-        return start(TRAINING, request, run, archive, progress, record)
+        return start(TRAINING, plan, request, run, archive, progress, record)
 
     def poll_seconds(self, run: RunFolder) -> float:
         """Return the pause from the run's plan, in seconds."""

@@ -21,13 +21,13 @@ from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.protocol import Export
 from cloudtrain.providers.shared.idempotent_create import tags
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
+from cloudtrain.providers.shared.uploads import upload_uri
 from cloudtrain.runs.files import as_text
 from cloudtrain_wire.tuned_values import text_of
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.providers.aws.section import AwsSection
-    from cloudtrain.spec.inputs import Input
 
 SOURCE = f"{TAG_PREFIX}source"
 JOB = f"{TAG_PREFIX}job"
@@ -211,8 +211,8 @@ def job_of(plan: Plan) -> JobDocument:
     provider = plan.target.provider
     job = job_document(plan)
     inputs = {}
-    for name, item in plan.spec.inputs.items():
-        inputs[name] = {"channel": name, **single_file(item, item.on(provider) or "")}
+    for name in plan.spec.inputs:
+        inputs[name] = {"channel": name, **single_file(plan, name)}
 
     return replace(
         job,
@@ -303,7 +303,7 @@ def _channels(plan: Plan, base: str, document: Mapping[str, Any]) -> list[dict[s
 
     channels = [_channel(name, uri) for name, uri in own_channels.items()]
     for name, item in plan.spec.inputs.items():
-        uri = input_uri(item, plan.target.provider)
+        uri = input_uri(plan, name)
         channels.append(_channel(name, uri, stream=item.mode == "stream"))
 
     earlier = plan.context.resume_from
@@ -344,26 +344,32 @@ def _channel(name: str, uri: str, *, stream: bool = False) -> dict[str, Any]:
     }
 
 
-def input_uri(item: Input, provider: str) -> str:
+def input_uri(plan: Plan, name: str) -> str:
     """Return the URI of an input; a folder's ends in a slash, to match whole names."""
-    uri = item.on(provider) or ""
-    if single_file(item, uri):
+    if name in plan.context.uploads:
+        return upload_uri(plan, plan.context.uploads[name])
+
+    uri = plan.inputs[name]
+    if single_file(plan, name):
         return uri
 
     return as_folder(uri)
 
 
-def single_file(item: Input, uri: str) -> dict[str, str]:
+def single_file(plan: Plan, name: str) -> dict[str, str]:
     """Return `{"file": NAME}` if an input is a single object, empty if it is a folder."""
-    if is_file_system(uri):
-        name = ""
+    uri = plan.inputs[name]
+    if name in plan.context.uploads:
+        file = plan.context.uploads[name].file
+    elif is_file_system(uri):
+        file = ""
     else:
-        name = input_file(item, uri_parts(uri)[1])
+        file = input_file(plan.spec.inputs[name], uri_parts(uri)[1])
 
-    if not name:
+    if not file:
         return {}
 
-    return {"file": name}
+    return {"file": file}
 
 
 def _resources(plan: Plan) -> dict[str, Any]:
@@ -437,6 +443,12 @@ def export(plan: Plan) -> Export:
     if config.kms_key:
         copy_options = ["--sse", "aws:kms", "--sse-kms-key-id", config.kms_key, *place]
 
+    copies = []
+    for item in plan.context.uploads.values():
+        recursive = [] if item.file else ["--recursive"]
+        copies.append(["aws", "s3", "cp", item.path, upload_uri(plan, item), *recursive])
+        copies[-1] += copy_options
+
     def copy(name: str, channel: str) -> list[str]:
         return ["aws", "s3", "cp", name, channel_uri(body, channel) + name, *copy_options]
 
@@ -445,7 +457,7 @@ def export(plan: Plan) -> Export:
     return Export(
         files={"request.json": as_text(body), JOB_FILE: as_text(plan.request.job.to_json())},
         archive=ARCHIVE,
-        commands=[copy(ARCHIVE, SOURCE), copy(JOB_FILE, JOB), create],
+        commands=[*copies, copy(ARCHIVE, SOURCE), copy(JOB_FILE, JOB), create],
     )
 
 

@@ -276,3 +276,5 @@ def _stored(things: Things) -> Iterator[tuple[str, str]]:
             yield "read", objects
         if place.member in members:
             yield members[place.member], objects
+        if place.member in things.plan.context.uploads:
+            yield from {"upload": objects, "upload bucket": bucket}.items()

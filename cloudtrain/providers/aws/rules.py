@@ -180,7 +180,7 @@ def _storage(plan: Plan) -> Iterator[Issue]:
 
     for name, item in spec.inputs.items():
         location = item.on(plan.target.provider) or ""
-        if item.mode == "stream" and single_file(item, location):
+        if item.mode == "stream" and single_file(plan, name):
             hint = "mode: copy; or a slash at the end, if it is a folder"
             yield Issue(
                 ("inputs", name),

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.errors import CloudError, Outcome, RunExists
-from cloudtrain.providers.aws.config import client_of_run
+from cloudtrain.providers.aws.config import AwsConfig, client_of_run
 from cloudtrain.providers.aws.request import JOB, JOB_FILE, SOURCE, channel_uri, uri_parts
 from cloudtrain.providers.progress import Progress
 from cloudtrain.providers.shared import idempotent_create
 from cloudtrain.providers.shared.idempotent_create import Attempt, own_tags, same_submission
 from cloudtrain.providers.shared.paths import ARCHIVE
+from cloudtrain.providers.shared.uploads import upload_inputs
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Record
@@ -24,7 +25,9 @@ from cloudtrain_wire.events import Event
 
 if TYPE_CHECKING:
     from cloudtrain.planning.launch import JobDocument, Request
+    from cloudtrain.planning.plan import Plan
     from cloudtrain.providers.aws.client import AwsClient
+    from cloudtrain.source.inputs import SentFile
 
 UNREADABLE_TAGS_CODES = (
     "AccessDenied",
@@ -34,6 +37,29 @@ UNREADABLE_TAGS_CODES = (
     "NotFound",
 )
 """Codes of ListTags for a missing permission, and for an ARN that it does not know yet."""
+
+
+class Bucket(NamedTuple):
+    """The bucket of a job's account, for uploads; a bucket of another account is refused."""
+
+    cloud: AwsClient
+    config: AwsConfig
+
+    @property
+    def _owner(self) -> dict[str, str]:
+        return {"ExpectedBucketOwner": self.config.role.split(":")[4]}
+
+    def blobs(self, prefix: str) -> Iterable[tuple[str, int]]:
+        """Yield keys and sizes in bytes of all objects with a prefix."""
+        return self.cloud.objects(self.config.bucket, prefix, **self._owner)
+
+    def upload(self, name: str, file: SentFile) -> None:
+        """Store a file, completely or not at all."""
+        self.cloud.send(self.config.bucket, name, file, self.config.kms_key, **self._owner)
+
+    def put(self, name: str, content: bytes) -> None:
+        """Store an object."""
+        self.cloud.put(self.config.bucket, name, content, self.config.kms_key, **self._owner)
 
 
 class Kind(NamedTuple):
@@ -101,19 +127,26 @@ _CONSOLES = {
 
 def start(
     kind: Kind,
+    plan: Plan,
     request: Request,
     run: RunFolder,
     archive: Path,
     progress: Progress | None,
     record: Record,
 ) -> dict[str, Any]:
-    """Upload the source archive and the job document, create the job, return its reference.
+    """Upload inputs, source and job document, create the job, return its reference.
 
     Three calls if the archive is unchanged or small. Raise CloudError with `Outcome.UNKNOWN`
     if it is unknown whether the job exists; `reconcile` finds out later.
     """
     cloud = client_of_run(run)
     body = request.document
+    try:
+        upload_inputs(plan, Bucket(cloud, plan.target.config_as(AwsConfig)), progress)
+    except CloudError as error:
+        error.outcome = Outcome.NOT_STARTED
+        raise
+
     upload(cloud, _definition(body), request.job, archive, progress)
     name = body[kind.name]
 

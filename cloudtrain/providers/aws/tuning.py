@@ -94,7 +94,7 @@ class SageMakerTuning:
 
     def start(
         self,
-        plan: Plan,  # noqa: ARG002
+        plan: Plan,
         request: Request,
         folder: RunFolder,
         archive: Path,
@@ -105,7 +105,7 @@ class SageMakerTuning:
 
         That takes three calls if the source is small.
         """
-        return start(TUNING, request, folder, archive, progress, record)
+        return start(TUNING, plan, request, folder, archive, progress, record)
 
     def observe(
         self,

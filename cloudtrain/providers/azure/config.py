@@ -33,6 +33,16 @@ class AzureConfig(CloudConfig):
     repository: str | None = None
     """Repository of built images: `myregistry.azurecr.io/train`."""
 
+    @property
+    def account(self) -> str:
+        """Workspace with its group and subscription."""
+        return f"{self.subscription}/{self.resource_group}/{self.workspace}"
+
+    @property
+    def storage(self) -> str:
+        """URI of the datastore."""
+        return f"azureml://datastores/{self.datastore}/paths"
+
 
 def config_of(run: RunFolder) -> AzureConfig:
     """Return the settings from the run's plan."""

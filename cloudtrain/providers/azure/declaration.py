@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloudtrain.declaration import Declaration, PackageLimit, Setting
+from cloudtrain.declaration import Declaration, PackageLimit, Setting, UploadTerms
 
 if TYPE_CHECKING:
     from cloudtrain.spec.section import Section
@@ -26,6 +26,11 @@ DECLARATION = Declaration(
     image_schemes=("azureml",),
     secret_stores={"keyvault": "VAULT/NAME"},
     no_local_secrets="a Key Vault is asked by the job's identity, and this machine has none",
+    uploads=UploadTerms(
+        usd=0.018,
+        price="hot blobs (LRS) in the US, list price of 2026",
+        tool="azcopy copy",
+    ),
     publishes=True,
     package_limits=(
         PackageLimit(

@@ -38,7 +38,8 @@ def data_checks(things: Things) -> Iterator[Check]:
     spec = things.plan.spec
     fields = {input_name(name): name for name in spec.inputs}
     for name, item in (request.get("inputs") or {}).items():
-        if not item.get("path", "/").startswith("/"):  # submit uploads local files
+        is_upload = fields.get(name) in things.plan.context.uploads
+        if "path" in item and not is_upload:
             place: Keys = ("inputs", fields[name]) if name in fields else ()
             yield things.ask("input", f"is there {item['path']}", place, _input, item)
 

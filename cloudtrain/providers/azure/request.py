@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
@@ -18,12 +18,12 @@ from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.protocol import Export
 from cloudtrain.providers.shared.idempotent_create import tags
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
+from cloudtrain.providers.shared.uploads import upload_uri
 from cloudtrain.runs.files import as_text
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.providers.azure.section import AzureSection
-    from cloudtrain.spec.inputs import Input
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
 
@@ -282,22 +282,19 @@ def input_name(name: str) -> str:
     return name.replace("-", "_")
 
 
-def input_uri(item: Input, plan: Plan) -> str:
-    """Return the URI of an input, or the absolute local path of one to upload."""
-    location = item.on(plan.target.provider) or ""
+def input_uri(plan: Plan, name: str) -> str:
+    """Return the URI of an input, or the name of a registered one."""
+    if name in plan.context.uploads:
+        return upload_uri(plan, plan.context.uploads[name])
+
+    item = plan.spec.inputs[name]
+    location = plan.inputs[name]
     if "://" in location and not location.startswith("azureml://registries/"):
         if input_file(item, location) or item.type in ("model", "triton_model"):
             return location
         return as_folder(location)
-    if is_address(location):
-        return location
 
-    return os.path.normpath(Path(plan.context.folder) / Path(location).expanduser())
-
-
-def is_address(location: str) -> bool:
-    """Return True for a URI or a registered data asset, False for a local path."""
-    return "://" in location or location.startswith("azureml:")
+    return location
 
 
 def more_outputs(azure: AzureSection) -> dict[str, str]:
@@ -337,10 +334,10 @@ def command_of(inputs: list[str], outputs: Mapping[str, str], more: str = "") ->
 def _inputs(plan: Plan) -> dict[str, Any]:
     inputs = {}
     for name, item in plan.spec.inputs.items():
-        uri = input_uri(item, plan)
-        is_file = name in plan.context.local_files
-        if is_address(uri):
-            is_file = bool(input_file(item, uri))
+        uri = input_uri(plan, name)
+        is_file = bool(input_file(item, uri))
+        if name in plan.context.uploads:
+            is_file = bool(plan.context.uploads[name].file)
 
         kind = item.type or ("file" if is_file else "folder")
         inputs[input_name(name)] = {"type": _TYPES[kind], "path": uri, "mode": _MODES[item.mode]}
@@ -432,7 +429,7 @@ def as_variable(document: dict[str, Any]) -> str:
 
 
 def export(plan: Plan) -> Export:
-    """Return the request with the Azure CLI's command for it, which uploads the source.
+    """Return the request with the Azure CLI's command for it, which uploads source and inputs.
 
     Raise UsageError for an input that only the service and the SDK's own objects know.
     """
@@ -442,7 +439,11 @@ def export(plan: Plan) -> Export:
             raise UsageError(message, hint="start it by cloudtrain submit")
 
     config = plan.target.config_as(AzureConfig)
-    document = {**plan.request.document, "code": "code"}
+    inputs = dict(plan.request.document["inputs"])
+    for name, item in plan.context.uploads.items():
+        inputs[input_name(name)] = {**inputs[input_name(name)], "path": item.path}
+
+    document = {**plan.request.document, "inputs": inputs, "code": "code"}
     command = ["az", "ml", "job", "create", "--file", "request.json"]
     command += ["--subscription", config.subscription]
     command += ["--resource-group", config.resource_group]

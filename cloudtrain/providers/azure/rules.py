@@ -8,7 +8,6 @@ review follows PSRule's rules for Azure Machine Learning that depend on a job, n
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -42,7 +41,6 @@ from cloudtrain.providers.azure.target import USUAL_NODES
 from cloudtrain.providers.shared.plan_notes import cloud_warnings, many_nodes
 from cloudtrain.providers.shared.shapes import TableShape, violations
 from cloudtrain.providers.shared.sweep_rules import unused_issues
-from cloudtrain.source.inputs import input_problem
 from cloudtrain.spec.yaml_document import mapping_of
 from cloudtrain.units import exact_duration
 from cloudtrain_wire.bounded_files import read_regular_text
@@ -439,7 +437,7 @@ def _reserved_variable(section: str, name: str) -> Iterator[Issue]:
 
 
 def _uploads(plan: Plan) -> Iterator[Issue]:
-    """Yield problems with local inputs and the Dockerfile: missing, empty or too large."""
+    """Yield problems with the Dockerfile and the conda file: missing, empty or too large."""
     document = plan.request.document
     environment = document.get("environment")
     if isinstance(environment, dict) and "build" in environment:
@@ -447,17 +445,6 @@ def _uploads(plan: Plan) -> Iterator[Issue]:
         yield from _build_issues(Path(build["path"]), build["dockerfile_path"])
     if section_of(plan).conda is not None:
         yield from _conda_issues(environment)
-    if plan.is_rehearsal:
-        return
-
-    for name in plan.spec.inputs:
-        path = document["inputs"][input_name(name)]["path"]
-        if not Path(path).is_absolute():
-            continue
-        if not os.path.exists(path):  # noqa: PTH110  (false, not an error, for what no disk can hold)
-            yield Issue(("inputs", name), f"no such file or folder: {path}")
-        elif why := input_problem(path):
-            yield Issue(("inputs", name), why)
 
 
 def _conda_issues(environment: Any) -> Iterator[Issue]:

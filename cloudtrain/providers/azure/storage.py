@@ -24,6 +24,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.providers.azure.error_codes import KEYS_FORBIDDEN
 from cloudtrain.providers.azure.errors import refuse_unreadable_storage, translated
 from cloudtrain.providers.azure.rights import READ_BLOBS, WRITE_BLOBS
+from cloudtrain.source.inputs import SentFile
 
 RETRIES: dict[str, Any] = {"retry_total": 4, "initial_backoff": 0.5, "increment_base": 2}
 """Options of the SDK: it retries for seconds, not for the minutes of its defaults."""
@@ -32,6 +33,11 @@ _CHECKED: dict[str, Any] = {"raw_response_hook": refuse_unreadable_storage}
 
 _NO_SUCH_RANGE = 416
 _NO_BLOB = "cloudtrain/no-blob-has-this-name"
+
+BLOCK_BYTES = 16 * 2**20
+"""Size of a block: a blob has at most 50,000 of them."""
+
+BLOCKS_AT_ONCE = 4
 
 RENEW_SECONDS = 300
 """Seconds from the renewal of a signature to its end."""
@@ -139,12 +145,13 @@ class BlobContainer:
         finally:
             draft.unlink(missing_ok=True)
 
-    def upload(self, name: str, path: Path) -> None:
-        """Upload a file, replacing an existing blob. Raise OSError if the file cannot be read."""
+    def upload(self, name: str, file: SentFile) -> None:
+        """Upload a file, replacing an existing blob; a large one in blocks."""
 
         def write(client: ContainerClient) -> None:
-            with path.open("rb") as file:
-                client.upload_blob(name, file, overwrite=True)
+            client.upload_blob(
+                name, file.again(), length=file.size, overwrite=True, max_concurrency=BLOCKS_AT_ONCE
+            )
 
         self._call(write, "writing a blob", name, WRITE_BLOBS)
 
@@ -193,7 +200,13 @@ class BlobContainer:
         )
 
     def _opened(self, credential: Any) -> ContainerClient:
-        return CheckedContainerClient(self._account, self._name, credential=credential, **RETRIES)
+        return CheckedContainerClient(
+            self._account,
+            self._name,
+            credential=credential,
+            max_block_size=BLOCK_BYTES,
+            **RETRIES,
+        )
 
 
 def _page(

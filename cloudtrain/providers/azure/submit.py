@@ -9,37 +9,32 @@ import filecmp
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import find_instance
-from cloudtrain.errors import NAME_TAKEN, CloudError, Outcome, RefusedError, RunExists, SourceError
+from cloudtrain.errors import NAME_TAKEN, CloudError, Outcome, RefusedError, RunExists
 from cloudtrain.providers.azure.config import AzureConfig, client_of_run, request_of
 from cloudtrain.providers.azure.request import OUTPUTS
 from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.progress import Progress
 from cloudtrain.providers.shared import idempotent_create
 from cloudtrain.providers.shared.idempotent_create import own_tags, same_submission
-from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX
+from cloudtrain.providers.shared.paths import ARCHIVE
+from cloudtrain.providers.shared.uploads import upload_inputs
 from cloudtrain.runs.files import make_private_folder, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Record
-from cloudtrain.source.inputs import InputFile, digest_input, list_input
-from cloudtrain.source.tree import stamp
 from cloudtrain_wire.events import Event
 
 if TYPE_CHECKING:
     from cloudtrain.planning.launch import Request
     from cloudtrain.planning.plan import Plan
     from cloudtrain.providers.azure.client import JobInfo, Workspace
-    from cloudtrain.providers.azure.storage import BlobContainer
 
 ATTEMPTS = 5
 """Attempts to create the job, with one request each: as many as the SDK makes."""
-
-UPLOADS_AT_ONCE = 8
 
 _LACK = re.compile(r"quota|capacity", re.IGNORECASE)
 """Words in the answer of the service to a job for which it has no machines."""
@@ -74,8 +69,8 @@ def start(
         if reference is not None:
             return reference
 
-        cache = run.path.parents[1] / "cache"
-        complete = with_uploaded_inputs(cloud, document, config.datastore, cache, progress)
+        if plan.context.uploads:
+            upload_inputs(plan, cloud.container(config.datastore), progress)
     except CloudError as error:
         error.outcome = Outcome.NOT_STARTED  # no job was requested yet
         raise
@@ -83,7 +78,7 @@ def start(
     try:
         return idempotent_create.create(
             name,
-            lambda attempt: job_reference(cloud.create(complete, attempt)),
+            lambda attempt: job_reference(cloud.create(document, attempt)),
             lambda: _find(cloud, name, document),
             record=record,
             attempts=ATTEMPTS,
@@ -168,89 +163,6 @@ def _has_only(folder: Path, archive: Path) -> bool:
         return list(folder.iterdir()) == [copy] and filecmp.cmp(copy, archive, shallow=False)
     except OSError:
         return False
-
-
-def with_uploaded_inputs(
-    cloud: Workspace,
-    document: Mapping[str, Any],
-    datastore: str,
-    cache_dir: Path,
-    progress: Progress | None,
-) -> dict[str, Any]:
-    """Return the request with local paths replaced by URIs of uploads.
-
-    Existing uploads are not repeated. `progress` is called with bytes. Raise SourceError if a file
-    cannot be read or changes meanwhile, and CloudError if an upload fails.
-    """
-    inputs = {}
-    for name, item in document.get("inputs", {}).items():
-        is_local = os.path.isabs(item.get("path", ""))  # noqa: PTH117
-        inputs[name] = dict(item)
-        if is_local:
-            inputs[name]["path"] = _uploaded(
-                cloud,
-                item["path"],
-                datastore,
-                cache_dir,
-                progress,
-            )
-
-    return {**document, "inputs": inputs}
-
-
-def _uploaded(
-    cloud: Workspace,
-    path: str,
-    datastore: str,
-    cache_dir: Path,
-    progress: Progress | None,
-) -> str:
-    files = list_input(path).files
-    digest, _ = digest_input(files, path, cache_dir)
-    container = cloud.container(datastore)
-    folder = f"{PREFIX}/inputs/{digest}"
-
-    complete_mark = f"{folder}.complete"
-    if not any(name == complete_mark for name, _ in container.blobs(complete_mark)):
-        total = sum(file.info.st_size for file in files)
-        sent_bytes = 0
-        for size in _upload(container, folder, files):
-            sent_bytes += size
-            if progress is not None:
-                progress(sent_bytes, total)
-        container.put(complete_mark, b"")
-
-    uri = f"azureml://datastores/{datastore}/paths/{folder}/"
-    if os.path.isfile(path):  # noqa: PTH113
-        uri += files[0].path
-
-    return uri
-
-
-def _upload(container: BlobContainer, folder: str, files: list[InputFile]) -> Iterator[int]:
-    """Upload all files, several at once; yield the size in bytes of each one."""
-
-    def upload_one(file: InputFile) -> int:
-        try:
-            container.upload(f"{folder}/{file.path}", Path(file.place))
-            unchanged = stamp(os.stat(file.place)) == stamp(file.info)  # noqa: PTH116
-        except FileNotFoundError:
-            unchanged = False
-
-        if not unchanged:
-            raise SourceError(
-                f"{file.place} changed while it was uploaded",
-                hint="wait until it is written, then run again",
-            )
-
-        return file.info.st_size
-
-    with ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
-        try:
-            yield from pool.map(upload_one, files)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
 
 
 def refuse_machines(

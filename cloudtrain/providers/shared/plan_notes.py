@@ -8,15 +8,16 @@ from cloudtrain.errors import Issue, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.selection import PlannedImage
 from cloudtrain.planning.target import CloudConfig
+from cloudtrain.providers.shared.uploads import upload_issues
 from cloudtrain.settings import variable_of
 
 
 def cloud_warnings(plan: Plan, notes: Iterable[str]) -> list[Issue]:
-    """Return the warnings that both clouds share, with the cloud's own `notes`."""
+    """Return the warnings that both clouds share, with the cloud's own `notes`; and bad inputs."""
     messages = rehearsal_notes(plan)
     messages += notes
     messages += idle_note(plan)
-    return list(map(warning, messages))
+    return [*map(plan.located, upload_issues(plan)), *map(warning, messages)]
 
 
 def idle_note(plan: Plan) -> list[str]:

@@ -111,7 +111,7 @@ class Endpoint(Server):
         lacked = refusal(call, self.account.denied_actions)
         if lacked is not None:
             return error_response(request, call.service, lacked)
-        bucket = request.target.strip("/").partition("?")[0]
+        bucket = request.target.strip("/").partition("?")[0].partition("/")[0]
         if (
             "x-amz-expected-bucket-owner" in request.headers
             and bucket in self.account.foreign_buckets

@@ -1,0 +1,176 @@
+"""Inputs of this machine in a cloud's storage: their place there, their upload, and what it costs.
+
+A copy is `inputs/DIGEST/`, known by its content, so that jobs share it. Its manifest is written last,
+and a copy without it is not complete.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from cloudtrain.errors import Issue, SourceError, warning
+from cloudtrain.planning.plan import json_digest
+from cloudtrain.planning.target import CloudConfig
+from cloudtrain.providers.shared.paths import PREFIX
+from cloudtrain.runs.files import make_private_folder, replace_text
+from cloudtrain.source.inputs import InputFile, SentFile, digest_input, list_input
+from cloudtrain.units import format_size
+from cloudtrain_wire.bounded_files import read_regular_text
+
+if TYPE_CHECKING:
+    from cloudtrain.planning.plan import LocalInput, Plan
+    from cloudtrain.providers.progress import Progress
+
+UPLOADS_AT_ONCE = 10
+"""Files that are sent at the same time: as many as the AWS CLI sends."""
+
+LARGE_BYTES = 20_000_000_000
+"""Size from which a plan names the cloud's own tool, which resumes inside a large file."""
+
+
+class Storage(Protocol):
+    """Storage of a cloud."""
+
+    def blobs(self, prefix: str) -> Iterable[tuple[str, int]]:
+        """Yield names and sizes in bytes of all objects with a prefix."""
+        ...
+
+    def upload(self, name: str, file: SentFile) -> None:
+        """Store a file, completely or not at all."""
+        ...
+
+    def put(self, name: str, content: bytes) -> None:
+        """Store an object."""
+        ...
+
+
+class PastUpload(NamedTuple):
+    """The last upload of a folder from this machine."""
+
+    digest: str
+    run: str
+    time: float
+    """A Unix timestamp."""
+
+
+def upload_uri(plan: Plan, item: LocalInput) -> str:
+    """Return the URI of an input's copy; a folder's ends in a slash."""
+    storage = plan.target.config_as(CloudConfig).storage
+    return f"{storage}/{_folder(item)}/{item.file}"
+
+
+def upload_issues(plan: Plan) -> Iterator[Issue]:
+    """Yield why inputs cannot be uploaded, and a warning about large ones."""
+    if plan.is_rehearsal:  # it reads them in place
+        return
+
+    terms = plan.target.declaration.uploads
+    for name, item in plan.context.uploads.items():
+        if item.problem:
+            yield Issue(("inputs", name), item.problem)
+        elif item.bytes > LARGE_BYTES and terms and past_upload(plan, item) is None:
+            provider = plan.target.provider
+            place = plan.target.declaration.input_example
+            message = f"{format_size(item.bytes)} are uploaded, file by file"
+            hint = (
+                f"or copy it by `{terms.tool}`, which shows what it would send, then name the copy:"
+                f" inputs: {{{name}: {{{provider}: '{place}', local: {item.path}}}}}"
+            )
+            yield warning(message, hint, path=("inputs", name))
+
+
+def past_upload(plan: Plan, item: LocalInput) -> PastUpload | None:
+    """Return the last upload of an input's folder to this storage, by this machine's record."""
+    try:
+        fields = json.loads(read_regular_text(_record(plan, item)))
+        return PastUpload(str(fields["digest"]), str(fields["run"]), float(fields["time"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def upload_inputs(plan: Plan, storage: Storage, progress: Progress | None) -> None:
+    """Upload the inputs of a plan as far as the storage lacks them.
+
+    A list of what is there decides. `progress` is called with bytes. Raise SourceError if a file
+    cannot be read or differs from the plan, CloudError if an upload fails; the next call goes on.
+    """
+    cache_dir = Path(plan.context.data_dir) / "cache"
+    for item in plan.context.uploads.values():
+        files = list_input(item.path).files
+        digest, digests = digest_input(files, item.path, cache_dir)
+        if digest != item.digest:
+            raise SourceError(
+                f"the input {item.path} changed after it was planned", hint="run the command again"
+            )
+
+        _upload(storage, _folder(item), files, digests, progress)
+        _remember(plan, item)
+
+
+def _upload(
+    storage: Storage,
+    folder: str,
+    files: list[InputFile],
+    digests: dict[str, str],
+    progress: Progress | None,
+) -> None:
+    manifest = f"{folder}.json"
+    stored = dict(storage.blobs(folder))
+    missing = [file for file in files if stored.get(f"{folder}/{file.path}") != file.info.st_size]
+    if not missing and manifest in stored:
+        return
+
+    total = sum(file.info.st_size for file in files)
+    sent_bytes = total - sum(file.info.st_size for file in missing)
+    lock = Lock()
+
+    def count(size: int) -> None:
+        nonlocal sent_bytes
+        with lock:
+            sent_bytes += size
+            if progress is not None:
+                progress(min(sent_bytes, total), total)
+
+    def send(file: InputFile) -> None:
+        with SentFile(file, digests[file.path], count) as content:
+            storage.upload(f"{folder}/{file.path}", content)
+
+    with ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
+        try:
+            for _ in pool.map(send, missing):
+                pass
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+    rows = [[file.path, file.info.st_size, digests[file.path]] for file in files]
+    storage.put(manifest, json.dumps({"files": rows}, separators=(",", ":")).encode())
+
+
+def _folder(item: LocalInput) -> str:
+    return f"{PREFIX}/inputs/{item.digest}"
+
+
+def _record(plan: Plan, item: LocalInput) -> Path:
+    """Return the file that remembers the last upload of a folder to this storage."""
+    config = plan.target.config_as(CloudConfig)
+    name = json_digest([item.path, config.account, config.storage])[:32]
+    return Path(plan.context.data_dir) / "uploads" / f"{name}.json"
+
+
+def _remember(plan: Plan, item: LocalInput) -> None:
+    past = PastUpload(item.digest, plan.run_id, time.time())
+    if (known := past_upload(plan, item)) and known.digest == item.digest:
+        return
+
+    path = _record(plan, item)
+    with suppress(OSError):  # without it, a plan does not say who uploaded it
+        make_private_folder(path.parent)
+        replace_text(path, json.dumps({**past._asdict(), "path": item.path}))
