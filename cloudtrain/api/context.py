@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from pwd import getpwuid
 
+from cloudtrain.api.left_out import missed_files
 from cloudtrain.bundle import payload_files
 from cloudtrain.declaration import declaration_of, is_local
 from cloudtrain.errors import SourceError, StorageError, UsageError
@@ -87,6 +88,7 @@ def read_context(
             bytes=sum(entry.size for entry in sources),
             warning=check_size(tree, settings["source_limit"]) or "",
             secrets=tree.secrets,
+            missed=missed_files(spec, tree),
             requirements=requirements,
             packages=tuple(requirement.shown for requirement in requested.to_install),
             offline="--no-index" in requested.options,

@@ -195,12 +195,26 @@ def start_notes(plan: Plan, issues: Sequence[Issue]) -> list[str]:
 
     if plan.context.source.warning:
         notes.append(plan.context.source.warning)
+    if plan.context.source.missed:
+        notes.append(_missed_note(plan.context.source.missed))
     if plan.context.source.secrets:
         notes.append(secrets_note(plan.context.source.secrets))
     if plan.unused:
         notes.append(f"not used by the {plan.target.provider} provider: {', '.join(plan.unused)}")
 
     return notes
+
+
+def _missed_note(missed: Sequence[str]) -> str:
+    """Return a sentence about what the job names and the source lacks, and how to include it."""
+    shown = ", ".join(missed[:MAX_SECRETS])
+    if len(missed) > MAX_SECRETS:
+        shown += f" and {len(missed) - MAX_SECRETS} more"
+
+    return (
+        f"not in the source: {shown}; data belongs in `inputs`, and !/{missed[0].partition(' (')[0]}"
+        " in .cloudtrainignore takes this one along"
+    )
 
 
 def secrets_note(paths: Sequence[str]) -> str:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.cli.options import as_option, job_argument, profile_option, provider_option
+from cloudtrain.cli.options import (
+    as_option,
+    env_file_option,
+    job_argument,
+    profile_option,
+    provider_option,
+)
 from cloudtrain.cli.output import command, print_message
 from cloudtrain.cli.terminal import one_line
 
@@ -97,8 +103,14 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the job, the provider and the rehearsal."""
-    for option in (profile_option, as_option, provider_option, job_argument):
+    """Add the job, the provider, the rehearsal, and files of variables."""
+    for option in (
+        env_file_option,
+        profile_option,
+        as_option,
+        provider_option,
+        job_argument,
+    ):
         function = option(function)
 
     return function
@@ -118,6 +130,7 @@ def load_job(source: Path, options: Mapping[str, Any]) -> Job:
     SpecError lists its mistakes, at their lines and flags.
     """
     from cloudtrain.api import jobs as api
+    from cloudtrain.spec.env_file import variables_of
     from cloudtrain.spec.sources import FILE, FlagText, is_program
 
     if is_program(source) and os.path.exists(spec_file := source.parent / FILE):  # noqa: PTH110
@@ -127,6 +140,8 @@ def load_job(source: Path, options: Mapping[str, Any]) -> Job:
         )
 
     flags: list[str] = []
+    for path in options.get("env_files", ()):
+        flags += variables_of(path)
     for name, value in resources_of(options).items():
         flags.append(FlagText(f"resources.{name}={value}", f"--{name} {options[name]}"))
 

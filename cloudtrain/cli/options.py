@@ -50,6 +50,14 @@ set_option = click.option(
     metavar="KEY=VALUE",
     help="Override a field, e.g. resources.nodes=4; repeatable.",
 )
+env_file_option = click.option(
+    "--env-file",
+    "env_files",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Add the variables of a file, such as .env, to env; repeatable.",
+)
 provider_option = click.option(
     "--provider",
     metavar="NAME",

@@ -35,6 +35,8 @@ class SourceSummary:
     """A warning about its size; empty for none."""
     secrets: tuple[str, ...] = ()
     """Paths that are left out because they probably contain secrets."""
+    missed: tuple[str, ...] = ()
+    """Paths that are left out and that the job names, each with the rule, for people."""
     requirements: str = ""
     """Requirements file; empty for none or for a list in the spec."""
     packages: tuple[str, ...] = ()

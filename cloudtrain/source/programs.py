@@ -202,6 +202,31 @@ def first_match(pattern: re.Pattern[bytes], root: Path, *entrypoints: Path) -> t
     return "", ""
 
 
+def paths_in(root: Path, *entrypoints: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yield the files of a program, each with the texts in it that may be paths.
+
+    These are values of arguments, of variables and of defaults; no keys and no docstrings.
+    """
+    for file, _ in _files_with_imports(root, entrypoints):
+        texts: dict[str, None] = {}
+        for node in ast.walk(_tree(file)):
+            values: list[ast.expr | None] = []
+            if isinstance(node, ast.Call):
+                values += [*node.args, *(keyword.value for keyword in node.keywords)]
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+                values.append(node.value)
+            elif isinstance(node, ast.arguments):
+                values += [*node.defaults, *node.kw_defaults]
+            elif isinstance(node, ast.BinOp):  # Path(folder) / "x"
+                values += [node.left, node.right]
+
+            for value in values:
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    texts[value.value] = None
+
+        yield file, list(texts)
+
+
 def _files_with_imports(
     root: Path, entrypoints: Sequence[Path]
 ) -> Iterator[tuple[Path, list[tuple[str, int]]]]:

@@ -21,6 +21,7 @@ from cloudtrain.providers.aws.phases import billing
 from cloudtrain.providers.azure.account import cli_default_account, workspace_of
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.settings import load_settings
+from cloudtrain.spec.env_file import variables_of
 from cloudtrain.spec.sources import job_folder
 from cloudtrain.sweeps.rules import sweep_issues
 from cloudtrain_wire.events import Billing
@@ -47,6 +48,41 @@ def test_a_folder_stands_for_its_job(project: Path) -> None:
     job = cloudtrain.load("../my-job")
     assert job.spec.args.argv == ("--epochs", "5", "--lr", "0.05")
     assert job.folder == project.parent / "my-job"
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("A=1", "1"),
+        ("export A = two words # c", "two words"),
+        ("A='x # $y'", "x # $y"),
+        (r'A="a\nb\"c\\d"  # c', 'a\nb"c\\d'),
+        ("A=", ""),
+        ("A=''", ""),
+        ("A= # c", ""),
+        ("A=http://h/#part=1", "http://h/#part=1"),
+        ('A="it\'s"', "it's"),
+        ("A=null", "null"),
+        ("A=ü€😀", "ü€😀"),
+    ],
+)
+def test_a_line_of_an_env_file_is_a_variable(tmp_path: Path, line: str, value: str) -> None:
+    (tmp_path / ".env").write_text(f"# first\n\n{line}\r\n")
+    job = cloudtrain.load({}, variables_of(tmp_path / ".env"))
+    assert job.spec.env == {"A": value}
+
+
+def test_variables_of_a_file_are_below_set_and_above_the_job(project: Path) -> None:
+    token = "hf_abcdefghijklmnopqrstuvwxyz123456"
+    write(project, {".env": f"A=file\nB=file\nHF_TOKEN={token}\n", "more": "B=more\n"})
+    write(project, {"job.yaml": "entrypoint: train.py\nenv: {A: job, C: job}\n"})
+    files = ("--env-file", ".env", "--env-file", "more")
+    plan = call("plan", *files, "--set", "env.A=flag")
+    assert "--env-file .env:3: env.HF_TOKEN: looks like a secret" in plan.out
+    assert token not in plan.out
+    request = call("plan", "--json", *files, "--set", "env.A=flag").out
+    for name, value in {"A": "flag", "B": "more", "C": "job", "HF_TOKEN": token}.items():
+        assert f'"{name}": "{value}"' in request
 
 
 def test_a_script_is_sent_with_the_folder_that_one_stands_in(
