@@ -98,7 +98,7 @@ best_option = click.option(
     "--best", is_flag=True, help="Best trial of a sweep (a sweep's name means it too)."
 )
 yes_option = click.option(
-    "--yes", "-y", is_flag=True, help="Do not ask before a job that costs money."
+    "--yes", "-y", is_flag=True, help="Do not ask before a job that costs money, or a first upload."
 )
 detach_option = click.option("--detach", "-d", is_flag=True, help="Return once it has started.")
 dry_run_option = click.option(

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from cloudtrain.errors import SourceError
-from cloudtrain.source.tree import HashCache, Progress, read_content, stamp
+from cloudtrain.source.tree import HashCache, Progress, is_settled, read_content, stamp
 from cloudtrain.source.walk import is_likely_secret
 
 MAX_NAMED = 3
@@ -166,15 +166,18 @@ def digest_input(
 class SentFile:
     """Content of a file on its way: read from its start to its end, and never another content.
 
-    SourceError is raised instead of the last bytes if they would make another sha256. Without
-    `seek`, SDKs read it in order.
+    SourceError is raised instead of the last bytes if the file has another stamp or, if it was new
+    when it was listed, another sha256. Without `seek`, SDKs read it in order.
     """
 
-    def __init__(self, file: InputFile, sha256: str, count: Callable[[int], None]) -> None:
-        """Open a file. `count` is called with the number of bytes of each read."""
+    def __init__(
+        self, file: InputFile, sha256: str, listed: int, count: Callable[[int], None]
+    ) -> None:
+        """Open a file. `listed`: clock before it was listed, in ns; `count` gets bytes of a read."""
         self.size = file.info.st_size
         self._place = file.place
-        self._sha256 = sha256
+        self._stamp = stamp(file.info)
+        self._sha256 = "" if is_settled(file.info, listed) else sha256
         self._count = count
         try:
             self._file = open(file.place, "rb")  # noqa: SIM115  (closed by __exit__)
@@ -207,14 +210,21 @@ class SentFile:
 
         size = min(size, self._remaining)
         data = self._file.read(size)
-        self._digest.update(data)
         self._remaining -= len(data)
-        is_end = not self._remaining
-        if len(data) < size or (is_end and self._digest.hexdigest() != self._sha256):
+        if self._sha256:
+            self._digest.update(data)
+
+        if len(data) < size or (not self._remaining and not self._is_unchanged()):
             raise _changed(self._place, "uploaded")
 
         self._count(len(data))
         return data
+
+    def _is_unchanged(self) -> bool:
+        if self._sha256:
+            return self._digest.hexdigest() == self._sha256
+
+        return stamp(os.fstat(self._file.fileno())) == self._stamp
 
 
 def _changed(place: str, meanwhile: str) -> SourceError:

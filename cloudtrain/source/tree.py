@@ -251,6 +251,11 @@ def stamp(info: os.stat_result) -> str:
     return f"{info.st_size} {info.st_mtime_ns} {info.st_ctime_ns} {info.st_ino} {info.st_dev}"
 
 
+def is_settled(info: os.stat_result, started: int) -> bool:
+    """Return whether a later change of a file shows in its stamp. `started`: clock before, in ns."""
+    return max(info.st_mtime_ns, info.st_ctime_ns) + _RACY_NS < started
+
+
 class HashCache:
     """Hashes of the last scan and of this one. `started`: clock before this scan, in ns."""
 
@@ -275,7 +280,7 @@ class HashCache:
 
     def put(self, path: str, file_stamp: str, info: os.stat_result, digest: str) -> None:
         """Remember a file for the next scan, unless it is too new to notice a later change."""
-        if max(info.st_mtime_ns, info.st_ctime_ns) + _RACY_NS < self._started:
+        if is_settled(info, self._started):
             self._fresh[path] = f"{file_stamp} {digest}"
 
     def save(self) -> None:

@@ -267,7 +267,9 @@ class JobSpec(Section):
         BeforeValidator(read_inputs),
         LazySchema(_inputs_schema),
     ] = Field(
-        {}, description="input folders and files; the job finds each in CLOUDTRAIN_INPUT_<NAME>"
+        {},
+        description="input folders and files; the job finds each in CLOUDTRAIN_INPUT_<NAME>. Those of"
+        " this machine are read in place, or uploaded once to a cloud",
     )
     checkpoints: Checkpoints = Checkpoints.model_construct()
     limits: Limits = Limits.model_construct()

@@ -113,6 +113,19 @@ def test_what_a_failed_upload_has_sent_is_not_sent_again(site: Site, data: Path,
     assert files <= sent(site) <= files + 2
 
 
+def test_a_large_file_arrives_whole(site: Site, data: Path) -> None:
+    content = os.urandom(9_000_001)
+    (data / "a").write_bytes(content)
+    plan = plan_of(site)
+    reports: list[tuple[int, int]] = []
+    cloudtrain.submit(plan, sending=lambda sent, total: reports.append((sent, total)))
+    assert stored(site, plan)["/a"] == content
+    size = plan.context.uploads["train"].bytes
+    assert (size, size) in reports
+    if site.provider == "aws":
+        assert ("s3", "CreateMultipartUpload") in site.cloud.endpoint.calls
+
+
 def test_a_file_that_has_gone_from_the_storage_is_sent_again(site: Site, data: Path) -> None:
     plan = plan_of(site)
     cloudtrain.submit(plan)

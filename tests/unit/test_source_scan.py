@@ -275,12 +275,13 @@ def test_folders_that_hold_more_than_data_are_no_inputs(
     assert input_problem(str(tmp_path / "home" / "me" / "data")) is None
 
 
-def test_a_file_is_never_sent_with_another_content(tmp_path: Path) -> None:
+@pytest.mark.parametrize("listed", [0, 2**63], ids=["new", "settled"])
+def test_a_file_is_never_sent_with_another_content(tmp_path: Path, listed: int) -> None:
     write(tmp_path, {"data": "0123456789"})
     files = list_input(str(tmp_path / "data")).files
     _, digests = digest_input(files, str(tmp_path / "data"), tmp_path / "cache")
     counts: list[int] = []
-    with SentFile(files[0], digests["data"], counts.append) as sent:
+    with SentFile(files[0], digests["data"], listed, counts.append) as sent:
         assert [sent.read(4), sent.read(4), sent.read(4), sent.read(4)] == [
             *(b"0123", b"4567", b"89", b"")
         ]
@@ -289,7 +290,7 @@ def test_a_file_is_never_sent_with_another_content(tmp_path: Path) -> None:
     for content in ("01234x6789", "012345678", ""):
         (tmp_path / "data").write_text(content)
         with (
-            SentFile(files[0], digests["data"], counts.append) as sent,
+            SentFile(files[0], digests["data"], listed, counts.append) as sent,
             pytest.raises(SourceError, match="data changed while it was uploaded"),
         ):
             assert [sent.read(4), sent.read()]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -103,6 +104,7 @@ def upload_inputs(plan: Plan, storage: Storage, progress: Progress | None) -> No
     """
     cache_dir = Path(plan.context.data_dir) / "cache"
     for item in plan.context.uploads.values():
+        listed = time.time_ns()
         files = list_input(item.path).files
         digest, digests = digest_input(files, item.path, cache_dir)
         if digest != item.digest:
@@ -110,7 +112,8 @@ def upload_inputs(plan: Plan, storage: Storage, progress: Progress | None) -> No
                 f"the input {item.path} changed after it was planned", hint="run the command again"
             )
 
-        _upload(storage, _folder(item), files, digests, progress)
+        open_file = partial(SentFile, listed=listed)
+        _upload(storage, _folder(item), files, digests, open_file, progress)
         _remember(plan, item)
 
 
@@ -119,6 +122,7 @@ def _upload(
     folder: str,
     files: list[InputFile],
     digests: dict[str, str],
+    open_file: Callable[..., SentFile],
     progress: Progress | None,
 ) -> None:
     manifest = f"{folder}.json"
@@ -139,7 +143,7 @@ def _upload(
                 progress(min(sent_bytes, total), total)
 
     def send(file: InputFile) -> None:
-        with SentFile(file, digests[file.path], count) as content:
+        with open_file(file, digests[file.path], count=count) as content:
             storage.upload(f"{folder}/{file.path}", content)
 
     with ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
