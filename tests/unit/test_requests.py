@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from hypothesis import strategies as st
 
+from cloudtrain.api.context import read_uploads
 from cloudtrain.errors import Issue
 from cloudtrain.planning.azureml import CommandJob, command_job
 from cloudtrain.planning.plan import Plan
@@ -29,7 +30,6 @@ from cloudtrain.providers.rehearsal.base import EmulatedPlan
 from cloudtrain.providers.rehearsal.sagemaker import SageMakerEmulator
 from cloudtrain.runs.paths import RunPaths
 from cloudtrain.spec.fields import Arguments
-from cloudtrain.spec.inputs import Input
 from tests.golden.cases import EARLIER, plan_of
 from tests.support.waiting import HANG_SECONDS
 
@@ -250,6 +250,10 @@ def test_a_shell_takes_the_command_as_it_is_whatever_blanks_are_in_the_paths(
     assert process.stdout.splitlines() == ["/mnt/a  b", "/mnt/it's model", "-u", "-c", BOOTSTRAP]
 
 
+def with_input(place: str) -> Plan:
+    return plan_of("azure", f"{PLAIN}inputs: {{train: {place}}}\n")
+
+
 @pytest.mark.parametrize(
     ("place", "lies"),
     [
@@ -262,14 +266,30 @@ def test_a_shell_takes_the_command_as_it_is_whatever_blanks_are_in_the_paths(
         ("azureml:words:3", "azureml:words:3"),
         ("azureml:words@latest", "azureml:words@latest"),
         ("azureml://registries/r/data/d/versions/1", "azureml://registries/r/data/d/versions/1"),
-        ("./data/", "/home/me/job/data"),
-        ("data/../table.csv", "/home/me/job/table.csv"),
-        ("/abs/data", "/abs/data"),
     ],
 )
 def test_an_input_lies_where_it_was_said_to(place: str, lies: str) -> None:
-    assert input_uri(Input({"*": place}), PLAN) == lies
-    assert input_uri(Input({"azure": place, "*": "s3://b/x"}, "stream"), PLAN) == lies
+    assert input_uri(with_input(f"'{place}'"), "train") == lies
+    by_provider = f"{{azure: '{place}', uri: 's3://b/x', mode: stream}}"
+    assert input_uri(with_input(by_provider), "train") == lies
+
+
+@pytest.mark.parametrize(
+    ("place", "path"),
+    [
+        ("./data/", "/home/me/job/data"),
+        ("data/../table.csv", "/home/me/job/table.csv"),
+        ("/abs/data", "/abs/data"),
+        ("~/data", "~/data"),
+    ],
+)
+def test_an_input_of_this_machine_is_looked_for_from_the_job(
+    own_home: Path, tmp_path: Path, place: str, path: str
+) -> None:
+    plan = with_input(f"'{place}'")
+    uploads = read_uploads(plan.spec, Path("/home/me/job"), plan.target, tmp_path)
+    assert uploads["train"].path == path.replace("~", str(own_home))
+    assert uploads["train"].problem.startswith("no such file or folder")
 
 
 def test_an_input_may_be_a_job_output_or_a_model_of_a_registry() -> None:
@@ -279,10 +299,6 @@ def test_an_input_may_be_a_job_output_or_a_model_of_a_registry() -> None:
   page: http://example.org/images.tar
 """
     assert not errors(plan_of("azure", PLAIN + inputs))
-
-
-def test_an_input_at_home_is_found_there(own_home: Path) -> None:
-    assert input_uri(Input({"*": "~/data"}), PLAN) == str(own_home / "data")
 
 
 @pytest.mark.parametrize(

@@ -149,8 +149,9 @@ class BlobContainer:
         """Upload a file, replacing an existing blob; a large one in blocks."""
 
         def write(client: ContainerClient) -> None:
+            content: Any = file.again()  # the SDK takes what has `read`
             client.upload_blob(
-                name, file.again(), length=file.size, overwrite=True, max_concurrency=BLOCKS_AT_ONCE
+                name, content, length=file.size, overwrite=True, max_concurrency=BLOCKS_AT_ONCE
             )
 
         self._call(write, "writing a blob", name, WRITE_BLOBS)
