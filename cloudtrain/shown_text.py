@@ -1,10 +1,14 @@
-"""Text for people: secrets masked, and characters escaped that control or reorder it."""
+"""Text for people: secrets masked, characters escaped that control or reorder it, short lists."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from cloudtrain_wire.secret_values import masker
+
+MAX_LISTED = 5
+"""Maximum number of files in an error or a note."""
 
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls, C1 among them
@@ -44,3 +48,12 @@ def _escape(match: re.Match[str]) -> str:
 def _escape_in_json(match: re.Match[str]) -> str:
     units = match[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names and the number of the others."""
+    first = ", ".join(names[:MAX_LISTED])
+    if len(names) > MAX_LISTED:
+        first += f" and {len(names) - MAX_LISTED} more"
+
+    return first

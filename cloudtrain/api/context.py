@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from pwd import getpwuid
+from typing import TYPE_CHECKING
 
 from cloudtrain.api.left_out import missed_files
 from cloudtrain.bundle import payload_files
@@ -22,6 +23,7 @@ from cloudtrain.providers import get_provider
 from cloudtrain.providers.progress import Progress
 from cloudtrain.runs.folder import new_run_id
 from cloudtrain.settings import STRICT, Settings
+from cloudtrain.shown_text import listed
 from cloudtrain.source.distributions import Requested, find_requirements, requested_by
 from cloudtrain.source.extract import DAMAGED
 from cloudtrain.source.git import git_state
@@ -29,15 +31,14 @@ from cloudtrain.source.inputs import digest_input, input_problem, list_input
 from cloudtrain.source.scan import CHANGED_HINT, pack, scan
 from cloudtrain.source.stored_archive import holds, packed_entries
 from cloudtrain.source.tree import SourceTree, check_size
-from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.sources import FILE, read_source
 from cloudtrain_wire.requirement_files import requested_list
 
+if TYPE_CHECKING:
+    from cloudtrain.spec.model import JobSpec
+
 MAX_UNREAD_BYTES = 1_000_000_000
 """Maximum new content of an input that is read for a plan."""
-
-MAX_CHANGED = 5
-"""Maximum number of changed files in an error."""
 
 _CACHE = "cache"
 """Folder of remembered hashes in the data folder."""
@@ -293,15 +294,6 @@ def _source_changed_error(tree: SourceTree, before: SourceTree | None) -> Source
 
     names = sorted({entry.path for entry in set(tree.files) ^ set(before.files)})
     return SourceError(f"{message}: {listed(names)}", hint=CHANGED_HINT)
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return the first names and the number of the others."""
-    shown = ", ".join(names[:MAX_CHANGED])
-    if len(names) > MAX_CHANGED:
-        shown += f" and {len(names) - MAX_CHANGED} more"
-
-    return shown
 
 
 def pack_source(plan: Plan, progress: Progress | None) -> Path:

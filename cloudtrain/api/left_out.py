@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from cloudtrain.planning.launch import command_words
 from cloudtrain.source.programs import paths_in
 from cloudtrain.source.tree import SourceTree
-from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.sources import PROGRAMS
+
+if TYPE_CHECKING:
+    from cloudtrain.spec.model import JobSpec
 
 BY_JOB = "the job names it"
 
@@ -67,9 +70,5 @@ def _named(spec: JobSpec, tree: SourceTree) -> Iterator[tuple[str, str]]:
 
 
 def _exists(root: Path, path: PurePosixPath) -> bool:
-    if path.is_absolute() or ".." in path.parts or not path.parts:
-        return False
-    try:
-        return os.path.lexists(root / path)
-    except ValueError:  # a NUL character
-        return False
+    is_below = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+    return is_below and os.path.lexists(root / path)

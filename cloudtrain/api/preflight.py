@@ -16,13 +16,11 @@ from cloudtrain.planning.launch import command_words
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers import get_provider
+from cloudtrain.shown_text import listed
 from cloudtrain.spec.fields import Arguments, read_arguments
 from cloudtrain_wire.secret_values import is_secret_variable, secret_words
 
 _PLAIN_SECRET = "looks like a secret, and whoever may look at the job reads it"  # noqa: S105
-
-MAX_SECRETS = 5
-"""Maximum number of left-out files in a note."""
 
 
 def find_issues(plan: Plan) -> list[Issue]:
@@ -207,23 +205,15 @@ def start_notes(plan: Plan, issues: Sequence[Issue]) -> list[str]:
 
 def _missed_note(missed: Sequence[str]) -> str:
     """Return a sentence about what the job names and the source lacks, and how to include it."""
-    shown = ", ".join(missed[:MAX_SECRETS])
-    if len(missed) > MAX_SECRETS:
-        shown += f" and {len(missed) - MAX_SECRETS} more"
-
     return (
-        f"not in the source: {shown}; data belongs in `inputs`, and !/{missed[0].partition(' (')[0]}"
+        f"not in the source: {listed(missed)}; data belongs in `inputs`, and !/{missed[0].partition(' (')[0]}"
         " in .cloudtrainignore takes this one along"
     )
 
 
 def secrets_note(paths: Sequence[str]) -> str:
     """Return a sentence about likely secrets left out of the source, and how to include one."""
-    shown = ", ".join(paths[:MAX_SECRETS])
-    if len(paths) > MAX_SECRETS:
-        shown += f" and {len(paths) - MAX_SECRETS} more"
-
     return (
-        f"left out of the source, as likely to hold secrets: {shown} (`secrets:` in the spec hands"
+        f"left out of the source, as likely to hold secrets: {listed(paths)} (`secrets:` in the spec hands"
         f" a job its secrets; !{paths[0]} in .cloudtrainignore takes this one along)"
     )

@@ -41,9 +41,10 @@ def rerun_command(
 
     A run that did not succeed continues from its last checkpoint.
     """
-    from cloudtrain.api.context import archive_of, changed_files, listed
+    from cloudtrain.api.context import archive_of, changed_files
     from cloudtrain.api.preflight import preflight, raise_errors
     from cloudtrain.cli.start import start
+    from cloudtrain.shown_text import listed
 
     old = chosen_run(run, data_folder, best=options["best"])
     plan = old.plan_again(

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from cloudtrain.errors import SourceError
@@ -180,7 +179,7 @@ class SentFile:
         self._sha256 = "" if is_settled(file.info, listed) else sha256
         self._count = count
         try:
-            self._file = open(file.place, "rb")  # noqa: SIM115  (closed by __exit__)
+            self._file = open(file.place, "rb")  # noqa: SIM115  (closed by `close`)
         except OSError as error:
             raise SourceError(f"{file.place} cannot be read: {error.strerror}") from None
         self.again()
@@ -192,15 +191,8 @@ class SentFile:
         self._digest = hashlib.sha256()
         return self
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def read(self, size: int | None = -1) -> bytes:

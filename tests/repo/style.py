@@ -35,12 +35,12 @@ UNBOUNDED = {
     "providers/aws/rights.py": "a table of the package",
     "providers/azure/infrastructure.py": "a file of the package",
     "providers/azure/rights.py": "a table of the package",
-    "providers/azure/storage.py": "an archive that a submit has packed",
     "providers/shared/recording.py": "modules of an installed SDK and of the package",
     "providers/docker/emulator.py": "a document that a submit has just written",
     "providers/docker/node.py": "a document that a submit has just written",
     "providers/rehearsal/": "a document that a submit has just written, or a file of the system",
     "providers/local/": "a file of the system, or of a running job",
+    "source/inputs.py": "an input, block by block",
     "source/results.py": "files that are copied, block by block",
     "testing/": "files of the checks themselves",
 }

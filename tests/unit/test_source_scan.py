@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -281,7 +282,7 @@ def test_a_file_is_never_sent_with_another_content(tmp_path: Path, listed: int) 
     files = list_input(str(tmp_path / "data")).files
     _, digests = digest_input(files, str(tmp_path / "data"), tmp_path / "cache")
     counts: list[int] = []
-    with SentFile(files[0], digests["data"], listed, counts.append) as sent:
+    with closing(SentFile(files[0], digests["data"], listed, counts.append)) as sent:
         assert [sent.read(4), sent.read(4), sent.read(4), sent.read(4)] == [
             *(b"0123", b"4567", b"89", b"")
         ]
@@ -290,7 +291,7 @@ def test_a_file_is_never_sent_with_another_content(tmp_path: Path, listed: int) 
     for content in ("01234x6789", "012345678", ""):
         (tmp_path / "data").write_text(content)
         with (
-            SentFile(files[0], digests["data"], listed, counts.append) as sent,
+            closing(SentFile(files[0], digests["data"], listed, counts.append)) as sent,
             pytest.raises(SourceError, match="data changed while it was uploaded"),
         ):
             assert [sent.read(4), sent.read()]

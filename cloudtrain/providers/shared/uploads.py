@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -143,7 +143,7 @@ def _upload(
                 progress(min(sent_bytes, total), total)
 
     def send(file: InputFile) -> None:
-        with open_file(file, digests[file.path], count=count) as content:
+        with closing(open_file(file, digests[file.path], count=count)) as content:
             storage.upload(f"{folder}/{file.path}", content)
 
     with ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
