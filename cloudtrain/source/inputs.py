@@ -196,7 +196,7 @@ class SentFile:
         self._file.close()
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return the next bytes, at most `size`; all that remain for None and -1."""
+        """Return the next bytes, at most `size`; None and -1: the rest."""
         if size is None or size < 0:
             size = self._remaining
 

@@ -22,8 +22,8 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 def variables_of(path: Path) -> list[FlagText]:
     r"""Return an override of `env` for each variable of a file.
 
-    Quotes around a value are removed, and `\n` between double quotes is a new line; nothing else is
-    replaced. Raise UsageError if the file cannot be read, and for a line without a variable.
+    Quotes around a value are removed, and `\n` between double quotes is a new line. `$NAME` stays as
+    it is. Raise UsageError if the file cannot be read, and for a line without a variable.
     """
     try:
         lines = read_regular_text(path).split("\n")
