@@ -38,11 +38,13 @@ SettingKind = Literal[
     "seconds",
     "boolean",
     "policy",
+    "reference",
 ]
 """Format of a setting.
 
 `size`: bytes, such as 8 GiB. `grace`: a duration of at least 5 s. `seconds`: 0.05 to 3600. `texts`:
-several, separated by commas in the environment. `arguments`: NAME=VALUE. `policy`: warn or strict.
+several, separated by commas in the environment. `arguments`: NAME=VALUE. `policy`: warn or strict. `reference`:
+env:NAME, a variable with the value.
 """
 
 

@@ -60,6 +60,16 @@ GENERAL: Mapping[str, Setting] = {
         POLICIES[0],
         beside_job="harmless",
     ),
+    "notify.command": Setting(
+        "a command for each ended run: its last argument is a sentence, its input JSON",
+        beside_job="never",
+    ),
+    "notify.webhook": Setting(
+        "env:NAME of an address that gets JSON for each ended run", "reference", beside_job="never"
+    ),
+    "notify.slack": Setting(
+        "env:NAME of an address that gets Slack's form", "reference", beside_job="never"
+    ),
     "prices": Setting(
         "your own price table: CSV, instance_type,usd_per_hour,region,as_of",
         "path",
@@ -176,6 +186,16 @@ def _boolean(value: Any) -> bool:
     return str(value).lower() in ("1", "true", "yes")
 
 
+def _reference(value: Any) -> str:
+    """Read `env:NAME`, and mask the value of the variable from now on."""
+    match = re.fullmatch(r"env:([A-Za-z_]\w*)", _text(value))
+    if match is None:
+        raise ValueError("expected env:NAME, the variable that holds the address, which is secret")
+
+    masker.add([os.environ.get(match[1], "")])
+    return match[0]
+
+
 def _policy(value: Any) -> str:
     if value not in POLICIES:
         raise ValueError(f"expected {' or '.join(POLICIES)}, got {_shown(value)}")
@@ -194,6 +214,7 @@ _READERS: Mapping[SettingKind, Callable[[Any], Any]] = {
     "seconds": _seconds,
     "boolean": _boolean,
     "policy": _policy,
+    "reference": _reference,
 }
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.api.notification import expected
 from cloudtrain.api.run import Run
 from cloudtrain.api.selected_runs import RunFilter
 from cloudtrain.declaration import declaration_of
@@ -192,7 +193,7 @@ def list_runs(
     `cloudtrain list --json`; times are Unix timestamps.
     """
     store = _store(data_dir)
-    to_clean_up = store.runs_to_clean_up()
+    to_clean_up = store.runs_to_clean_up() | expected(store.data_dir)
     unreachable: dict[str, str] = {}
     listed = []
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from cloudtrain.api.notification import send_in_background
 from cloudtrain.errors import CloudError, StorageError, UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.protocol import Provider
@@ -44,6 +45,7 @@ class RunMonitor:
         self._poll_seconds: float | None = None
         self._backoff = 1
         self._provider: Provider | None = None
+        self._has_told = False
 
     @property
     def provider(self) -> Provider:
@@ -111,9 +113,14 @@ class RunMonitor:
                 self.last_error = error.message
 
             self.history.read()
+            is_settled = self.state.has_ended and not may_appear(self.state, time.time())
         elif self.state.has_ended and not self._last_poll:
             self._last_poll = time.monotonic()
             self._clean_up()
+
+        if is_settled and not self._has_told:
+            self._has_told = True
+            send_in_background(self.folder)
 
         return self.state
 

@@ -23,6 +23,7 @@ from cloudtrain.api.context import (
     submitter,
     with_read_uploads,
 )
+from cloudtrain.api.notification import expect
 from cloudtrain.api.preflight import find_issues, preflight, raise_errors
 from cloudtrain.api.rehearsals import record_rehearsal, with_rehearsal
 from cloudtrain.errors import (
@@ -140,6 +141,8 @@ def _submit(
         store = RunStore(Path(plan.context.data_dir))
         folder = store.create(plan.run_id, documents, first_event, submit_lock)
 
+        if plan.context.trial is None:
+            expect(folder, load_settings(Path(plan.context.folder)))
         if image is not None:
             folder.append(Image(time=time.time(), **asdict(image)))
 

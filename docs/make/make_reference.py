@@ -171,6 +171,23 @@ as a whole. Messages show the line of each value. The folder's table is not take
 belongs to another user; for a cloud it is *asked*, as the account's settings are. A run keeps the fields that
 it was planned with: a rerun does not read them anew.
 
+## A message when a run has ended
+
+The table `[notify]` of your own file names who is told of the end of each run that you submit, but not of a
+sweep's trials:
+
+```toml
+[notify]
+command = "notify-send cloudtrain"   # gets a sentence as its last argument, and JSON on its input
+slack = "env:SLACK_URL"              # a webhook in Slack's form
+webhook = "env:HOOK_URL"             # a webhook that gets the JSON
+```
+
+The message has the name, verdict, cost and link of the run, and no traceback. The first command on this machine
+that sees the end sends it in the background: `submit`, `attach` and `wait` at once, `list` and `status` later;
+for a detached job let `cloudtrain wait RUN` run. A receiver that does not answer delays nothing, and is tried
+again by the next of these commands, so that a message may come twice.
+
 ## Limits of the organization
 
 `{settings.ORGANIZATION_FILE}` has the table `[organization]`, for everybody on this machine. Root must own the

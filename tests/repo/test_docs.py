@@ -16,7 +16,7 @@ import yaml
 import cloudtrain
 import make_reference
 from cloudtrain.cli import cli, skill
-from cloudtrain.settings import FILE_NAME, load_settings
+from cloudtrain.settings import load_settings
 from cloudtrain.spec.load import spec_from_values
 from pages import DOCS, ROOT, Block, all_blocks, anchors, blocks, commands, links, name_of, pages
 from tests.support.in_process import call
@@ -217,7 +217,9 @@ def test_the_worked_example_is_shown_whole() -> None:
     "block", [block for block in all_blocks("toml") if block not in WHOLE], ids=str
 )
 def test_settings_that_are_shown_are_settings(block: Block, tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).write_text(block.text)
+    own_file = tmp_path / ".config" / "cloudtrain" / "config.toml"
+    own_file.parent.mkdir(parents=True)
+    own_file.write_text(block.text)
     tables = tomllib.loads(block.text)
     spec_from_values(tables.pop("defaults", {}), tmp_path)
     shown = set()

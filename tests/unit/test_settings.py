@@ -105,6 +105,9 @@ OWN = {
     "prices": ('"cheap.csv"', "/own/prices.csv"),
     "confirm": ("false", "true"),
     "image.context_root": ('".."', "/own/root"),
+    "notify.command": ("'evil'", "mine"),
+    "notify.webhook": ("'env:THEIRS'", "env:mine"),
+    "notify.slack": ("'env:THEIRS'", "env:mine"),
     "azure.tenant": ('"theirs"', "mine"),
 }
 """A value beside the job, and one of the user, of each key that the folder never sets."""

@@ -1,0 +1,157 @@
+"""Message to the submitter when a run has ended: by a command, or to a webhook.
+
+A submit leaves a mark in the data folder. The first command here that sees the end starts a process
+that sends the message and then removes the mark, so that it is sent at least once, and no command
+waits for a receiver.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.errors import StorageError
+from cloudtrain.runs.files import make_private_folder, private_opener
+from cloudtrain.runs.fold import fold
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.record import RunRecord
+from cloudtrain.runs.state import RunState, explain
+from cloudtrain.settings import Settings, load_settings
+from cloudtrain_wire.file_locks import acquire
+from cloudtrain_wire.secret_values import masker, secrets_in
+
+FOLDER = "notify"
+"""Folder with one entry per run whose end is still to be told."""
+PAUSES = (0, 5, 30)
+"""Seconds before each attempt; a later command that looks at the run tries again."""
+TIMEOUT_SECONDS = 10
+MAX_REASON = 300
+
+
+def expect(run: RunFolder, settings: Settings) -> None:
+    """Note that the end of a run is to be told, if the user's settings say so."""
+    if any(settings.get(f"notify.{key}") for key in ("command", "slack", "webhook")):
+        mark = _mark(run)
+        with suppress(OSError):
+            make_private_folder(mark.parent)
+            os.close(private_opener(str(mark), os.O_WRONLY | os.O_CREAT))
+
+
+def expected(data_dir: Path) -> frozenset[str]:
+    """Return the ids of runs whose end is still to be told."""
+    try:
+        return frozenset(os.listdir(data_dir / FOLDER))  # noqa: PTH208
+    except OSError:
+        return frozenset()
+
+
+def send_in_background(run: RunFolder) -> None:
+    """Start the process that tells the end of a run, if that is still to be done."""
+    if not _mark(run).exists():
+        return
+
+    from cloudtrain.providers.local.processes import reap_in_background  # rarely needed
+
+    with suppress(OSError):
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "cloudtrain.api.notification", str(run.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        reap_in_background(process)
+
+
+def send(run: RunFolder) -> bool:
+    """Tell the end of a run, in several attempts. Return whether all receivers took it."""
+    from http.client import HTTPException  # slow to import
+
+    mark = _mark(run)
+    lock = acquire(mark, wait=False)
+    if lock is None:  # another process does it
+        return False
+
+    try:
+        settings = load_settings(run.path)
+        masker.add(secrets_in(dict(os.environ)))
+        with suppress(StorageError):
+            _ = RunRecord(run).spec  # its secrets are masked from now on
+
+        document = message_of(fold(run.run_id, run.each_event()))
+        for pause in PAUSES:
+            time.sleep(pause)
+            with suppress(OSError, ValueError, HTTPException, subprocess.SubprocessError):
+                _deliver(settings, document)
+                mark.unlink(missing_ok=True)
+                return True
+    finally:
+        lock.release()
+
+    return False
+
+
+def message_of(state: RunState) -> dict[str, Any]:
+    """Return name, verdict, cost and link of an ended run, and a sentence with them in `text`."""
+    reason = masker.mask_text(explain(state).partition("\n")[0])[:MAX_REASON]
+    usd = state.billing.usd if state.billing else None
+    link = str((state.ref or {}).get("url") or "")
+    parts = [f"{state.name} ({state.run_id}) {state.state}"]
+    if reason:
+        parts[0] += f": {reason}"
+    if usd is not None:
+        parts.append(f"{usd:.2f} USD at list price")
+    if link:
+        parts.append(link)
+
+    return {
+        "run": state.run_id,
+        "name": state.name,
+        "state": state.state,
+        "reason": reason,
+        "usd": usd,
+        "link": link,
+        "text": "\n".join(parts),
+    }
+
+
+def _deliver(settings: Settings, document: Mapping[str, Any]) -> None:
+    """Give a message to every receiver. Raise one of the errors that `send` knows for a refusal."""
+    body = json.dumps(document).encode()
+    if command := settings.get("notify.command"):
+        words = [*shlex.split(command), document["text"]]
+        subprocess.run(words, input=body, timeout=TIMEOUT_SECONDS, check=True)
+    if reference := settings.get("notify.webhook"):
+        _post(reference, body)
+    if reference := settings.get("notify.slack"):
+        text = document["text"].replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        _post(reference, json.dumps({"text": text}).encode())
+
+
+def _post(reference: str, body: bytes) -> None:
+    import urllib.request  # slow to import
+
+    address = os.environ.get(reference.removeprefix("env:"), "")
+    if not address.startswith(("https://", "http://")):
+        raise ValueError(f"{reference} has no address")
+
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(address, body, headers)
+    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS):
+        pass
+
+
+def _mark(run: RunFolder) -> Path:
+    return run.path.parents[1] / FOLDER / run.run_id
+
+
+if __name__ == "__main__":
+    send(RunFolder(Path(sys.argv[1])))

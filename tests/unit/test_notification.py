@@ -1,0 +1,111 @@
+"""The message at the end of a run."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import pytest
+
+from cloudtrain.api import notification
+from cloudtrain.api.notification import FOLDER, expect, expected, send
+from cloudtrain.errors import SpecError
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.store import RunStore
+from cloudtrain.settings import load_settings
+from cloudtrain_wire.secret_values import masker
+from tests.fakes.messages import Request, Response
+from tests.fakes.plain_server import serve
+from tests.support.in_process import call
+from tests.support.samples import born, python_program
+
+CAUSE = {"rank": 0, "node": 0, "time": 150.0, "exception": "ValueError", "message": "a < b"}
+FAILED = {
+    "type": "ended",
+    "time": 160.0,
+    "state": "failed",
+    "error": {**CAUSE, "traceback": "Traceback of a program"},
+    "billing": {"usd": 1.5},
+}
+SUBMITTED = {"type": "submitted", "time": 101.0, "ref": {"url": "https://console/a-1"}}
+
+
+@pytest.fixture
+def run(home: RunStore, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """A failed run, whose end is told once without pauses."""
+    monkeypatch.setattr(notification, "PAUSES", (0,))
+    return born(home, "a-1", SUBMITTED, FAILED)
+
+
+def told_by(run: RunFolder, monkeypatch: pytest.MonkeyPatch, **values: str) -> bool:
+    for key, value in values.items():
+        monkeypatch.setenv(f"CLOUDTRAIN_NOTIFY_{key.upper()}", value)
+
+    expect(run, load_settings(run.path))
+    return send(run)
+
+
+def test_a_command_and_both_kinds_of_webhooks_get_the_end(
+    run: RunFolder, home: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    requests: list[Request] = []
+
+    def answer(request: Request) -> Response:
+        requests.append(request)
+        return Response(200, [], b"ok")
+
+    program = python_program(
+        tmp_path / "tell",
+        "import json, sys\nopen('told', 'w').write(sys.argv[-1] + sys.stdin.read())",
+    )
+    with serve(answer) as port:
+        monkeypatch.setenv("HOOK", f"http://127.0.0.1:{port}/secret-path")
+        values = {"webhook": "env:HOOK", "slack": "env:HOOK", "command": quote(str(program))}
+        assert told_by(run, monkeypatch, **values)
+
+    plain, slack = (json.loads(request.body) for request in requests)
+    assert plain["text"].splitlines()[1:] == ["1.50 USD at list price", "https://console/a-1"]
+    assert (plain["name"], plain["state"], plain["usd"]) == ("digits", "failed", 1.5)
+    assert "a &lt; b" in slack["text"]
+    assert "Traceback" not in str(requests)
+    assert (tmp_path / "told").read_text().startswith(plain["text"] + '{"run": "a-1"')
+    assert expected(home.data_dir) == frozenset()
+    assert masker.mask_text(f"http://127.0.0.1:{port}/secret-path") == "***"
+
+
+def test_a_receiver_that_is_gone_is_asked_again_by_a_later_command(
+    run: RunFolder, home: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("HOOK", f"http://127.0.0.1:{server.getsockname()[1]}/")
+
+    assert not told_by(run, monkeypatch, webhook="env:HOOK")
+    assert expected(home.data_dir) == {"a-1"}
+
+    started: list[list[str]] = []
+
+    def start(words: list[str], **_: Any) -> None:
+        started.append(words)
+        raise OSError("no process can be started")
+
+    monkeypatch.setattr("subprocess.Popen", start)
+    for words in (("status", "a-1"), ("list",), ("list",)):
+        assert call(*words).code == 0
+    assert [words[0] for words in started] == [sys.executable] * 3
+    assert {words[-1] for words in started} == {str(run.path)}
+
+
+def test_without_the_setting_nothing_is_noted(run: RunFolder, home: RunStore) -> None:
+    expect(run, load_settings(run.path))
+    assert not (home.data_dir / FOLDER).exists()
+
+
+@pytest.mark.parametrize("address", ["https://hooks.example/T0/B0/x", "HOOK", "env:", "file:/x"])
+def test_an_address_is_a_reference(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_NOTIFY_SLACK", address)
+    with pytest.raises(SpecError, match="expected env:NAME"):
+        load_settings(Path.cwd())
