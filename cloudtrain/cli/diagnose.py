@@ -13,24 +13,21 @@ import click
 
 from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import best_trial, chosen
+from cloudtrain.cli.next_command import next_commands
 from cloudtrain.cli.options import data_dir, json_option
-from cloudtrain.cli.output import command, print_json, print_prose
-from cloudtrain.cli.run_end import fetch_words, result_rows
+from cloudtrain.cli.output import print_json, print_prose
+from cloudtrain.cli.run_end import result_rows
 from cloudtrain.cli.terminal import indented, one_line, progress_bar
-from cloudtrain.declaration import rehearsed_by
 from cloudtrain.diagnosis.failure import (
     Diagnosis,
     diagnose_limit,
     diagnose_lines,
     diagnose_run,
-    was_refused,
 )
 from cloudtrain.diagnosis.log_text import Evidence, read_log
 from cloudtrain.diagnosis.slowness import Slowness, diagnose_slowness
 from cloudtrain.errors import CloudError, RunNotFound, StorageError, UsageError
 from cloudtrain.runs.state import RunState
-from cloudtrain.settings import DEFAULT_PROVIDER
-from cloudtrain.spec.sources import FILE
 from cloudtrain.units import format_duration
 from cloudtrain_wire.bounded_files import open_regular_file
 
@@ -163,7 +160,7 @@ def _show_run(run: Run, as_json: bool) -> None:
         if failure is not None:
             raise failure
 
-        commands = _next(run, state, diagnosis)
+        commands = next_commands(run, state, diagnosis)
         print_json(
             {
                 "run": run.id,
@@ -201,7 +198,7 @@ def _show_run(run: Run, as_json: bool) -> None:
     if state.has_ended:
         rows += result_rows(run)
 
-    rows += [("next", text) for text in _next(run, state, diagnosis)]
+    rows += [("next", text) for text in next_commands(run, state, diagnosis)]
     _print(rows)
 
 
@@ -288,75 +285,6 @@ def slowness_rows(slowness: Slowness) -> list[tuple[str, str]]:
         rows.append(("change", slowness.change))
 
     return rows
-
-
-def _next(run: Run, state: RunState, diagnosis: Diagnosis | None) -> list[str]:
-    """Return the commands to type next, the most likely first."""
-    if state.state == "failed":
-        if was_refused(state):  # there is no log
-            return _rerun_commands(run, state, as_it_is=False)
-        if diagnosis is None or diagnosis.restart is None:
-            return [_logs_command(run, state, diagnosis)]
-        if diagnosis.restart == "never":
-            return _fetch(run)
-
-        commands = _rerun_commands(run, state, as_it_is=diagnosis.restart == "retry")
-        if diagnosis.rule is not None and diagnosis.rule.is_symptom:  # it says little
-            commands.insert(0, _logs_command(run, state, diagnosis))
-
-        return commands
-
-    if state.state == "succeeded":
-        return _fetch(run)
-    if diagnosis is not None and diagnosis.restart == "after a change" and state.checkpoint is None:
-        return _rerun_commands(run, state, as_it_is=False)[:1]
-    if state.has_ended:
-        return [command("rerun", run.id)]
-
-    return [command("attach", run.id)]
-
-
-def _fetch(run: Run) -> list[str]:
-    words = fetch_words(run)
-    return [words] if words else []
-
-
-def _logs_command(run: Run, state: RunState, diagnosis: Diagnosis | None) -> str:
-    """Return the command that shows the log; of one rank if the cause is there."""
-    is_elsewhere = (
-        diagnosis is not None and diagnosis.rule is not None and diagnosis.rule.is_consequence
-    )
-    if state.error is None or is_elsewhere or state.error.rank < 0:
-        return command("logs", run.id)
-
-    return command("logs", run.id, "--rank", str(state.error.rank))
-
-
-def _rerun_commands(run: Run, state: RunState, *, as_it_is: bool) -> list[str]:
-    """Return how to run it again.
-
-    A rerun has the source and the spec of the run, without later changes.
-    """
-    rerun = command("rerun", run.id)
-    if as_it_is:
-        return [rerun]
-
-    words = ["submit"]
-    if not Path(FILE).is_file():
-        words.append("JOB")
-
-    rehearsed = rehearsed_by(state.provider, state.contract)
-    if rehearsed:
-        words += ["--as", rehearsed.name]
-    elif state.provider != DEFAULT_PROVIDER:
-        words += ["--provider", state.provider]
-
-    submit = command(*words)
-
-    return [
-        f"{rerun}   after that change; of a setting: --set KEY=VALUE",
-        f"{submit}   if the program or job.yaml has changed: a rerun runs what was sent",
-    ]
 
 
 def _print(rows: list[tuple[str, Any]]) -> None:

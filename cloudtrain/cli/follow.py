@@ -12,8 +12,8 @@ import click
 
 from cloudtrain.api.monitor import Update
 from cloudtrain.api.run import Run
+from cloudtrain.cli.next_command import rerun_elsewhere
 from cloudtrain.cli.output import command, count, print_message
-from cloudtrain.cli.run_end import rerun_elsewhere
 from cloudtrain.cli.terminal import bar, one_line, redraw, write_log
 from cloudtrain.errors import CloudError, CloudtrainError, StorageError
 from cloudtrain.runs.forecast import forecast, remaining_seconds, shown

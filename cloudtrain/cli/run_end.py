@@ -9,6 +9,7 @@ from typing import NoReturn
 import click
 
 from cloudtrain.api.run import Run
+from cloudtrain.cli.next_command import fetch_words, next_commands
 from cloudtrain.cli.output import (
     abbreviate_home,
     colour_state,
@@ -20,10 +21,7 @@ from cloudtrain.cli.output import (
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.diagnosis.failure import diagnose_run
-from cloudtrain.diagnosis.rules import rule_of
-from cloudtrain.diagnosis.rules.clouds import CAPACITY
 from cloudtrain.diagnosis.slowness import clear_slowness
-from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration
 from cloudtrain_wire.events import Cause
@@ -62,11 +60,7 @@ def report(run: Run, state: RunState) -> None:
 
     rows.append(("logs", command("logs", run.id)))
     if state.state == "stopped":
-        rerun = command("rerun", run.id)
-        if state.checkpoint:
-            rerun += "   continues from the checkpoint"
-
-        rows.append(("next", rerun))
+        rows.append(("next", next_commands(run, state)[0]))
     else:
         rows += _next_rows(run, state)
 
@@ -81,17 +75,6 @@ def result_rows(run: Run) -> list[tuple[str, str]]:
     return rows
 
 
-def fetch_words(run: Run) -> str:
-    """Return the command that copies what a run has left; empty if there is nothing to copy."""
-    artifacts = run.artifacts()
-    if not artifacts:
-        return ""
-    if set(artifacts) == {"checkpoints"}:
-        return command("fetch", run.id, "--checkpoints")
-
-    return command("fetch", run.id)
-
-
 def _next_rows(run: Run, state: RunState) -> Iterator[tuple[str, str]]:
     fetch = fetch_words(run)
     if rehearsed := rehearsed_by(state.provider, state.contract):
@@ -99,19 +82,6 @@ def _next_rows(run: Run, state: RunState) -> Iterator[tuple[str, str]]:
         yield "next", f"{fetch}; {pay}" if fetch else pay
     elif fetch:
         yield "next", fetch
-
-
-def rerun_elsewhere(run: Run) -> str:
-    """Return the command for the other machines of the run's list; empty if there are none."""
-    overrides = RunRecord(run.folder).other_machines
-    if not overrides:
-        return ""
-
-    words = ["rerun", run.id]
-    for text in overrides:
-        words += ["--set", text]
-
-    return command(*words)
 
 
 def _report_failure(run: Run, state: RunState, took: str) -> None:
@@ -125,10 +95,6 @@ def _report_failure(run: Run, state: RunState, took: str) -> None:
 
     if diagnosis.remedy:
         print_message(f"  hint: {indented(diagnosis.remedy, 8)}")
-
-    has_no_machine = not state.started and not cause and rule_of(state.reason) in CAPACITY
-    if has_no_machine and (elsewhere := rerun_elsewhere(run)):
-        print_message(f"  {'next':<11} {elsewhere}")
 
     if state.log_unread:
         print_message(
@@ -147,9 +113,7 @@ def _report_failure(run: Run, state: RunState, took: str) -> None:
     if format_cost(state):
         print_message(f"  {'cost':<11} {format_cost(state)}")
 
-    if state.checkpoint:
-        from_step = f"continues from the checkpoint of step {state.checkpoint.step}"
-        print_message(f"  {'next':<11} {command('rerun', run.id)}   {from_step}")
+    print_message(f"  {'next':<11} {next_commands(run, state)[0]}")
 
 
 def source_line(cause: Cause) -> str:

@@ -12,6 +12,7 @@ from cloudtrain.api.lookup import runs_going_on
 from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.follow import activity_text
+from cloudtrain.cli.next_command import next_commands
 from cloudtrain.cli.options import data_dir, json_option, last_run_argument
 from cloudtrain.cli.output import (
     colour_state,
@@ -209,7 +210,7 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
 
     rows.append(("logs", command("logs", run.id)))
     if state.state in ("failed", "stopped"):
-        rows.append(("next", command("rerun", run.id)))
+        rows.append(("next", next_commands(run, state)[0]))
 
     return rows
 

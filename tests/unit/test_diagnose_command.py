@@ -328,7 +328,7 @@ def test_a_submit_that_was_refused_is_no_matter_of_the_job_s_role_and_has_no_log
             "limits.max_runtime",
             40,
             "raise limits.max_runtime; cloudtrain rerun continues from the checkpoint of step 40",
-            "cloudtrain rerun a-1",
+            "cloudtrain rerun a-1   continues from the checkpoint of step 40",
         ),
         (
             "the time for waiting and training together is over (limits.max_wait)",
@@ -363,6 +363,24 @@ def test_a_run_that_a_limit_has_stopped_says_which_one_to_raise(
     assert f"  remedy      {remedy}\n" in text
     assert f"  next        {following}\n" in text
     assert "speed" not in text
+    assert f"{following}\n" in call("status", "a-1").out
+
+
+def test_after_a_failure_diagnose_alone_says_whether_the_same_may_succeed(home: RunStore) -> None:
+    full = "[Errno 28] No space left on device: 'step-40.pt'"
+    folder = home.create("a-1", {"plan.json": json.dumps({"spec": {"name": "digits"}})})
+    write_events(
+        folder,
+        {**BORN, "time": 100.0},
+        {"type": "node_started", "time": 100.0, "node": 0},
+        {"type": "checkpoint", "time": 110.0, "seq": 1, "node": 0, "rank": 0, "step": 20},
+        {"type": "ended", "time": 160.0, "state": "failed", "reason": full},
+    )
+    assert "cloudtrain rerun a-1   after that change" in shown("a-1")
+    for view in ("status", "wait"):
+        result = call(view, "a-1")
+        assert "cloudtrain diagnose a-1" in result.out + result.err
+        assert "rerun" not in result.out + result.err
 
 
 def test_a_run_of_which_the_cloud_says_nothing_is_not_said_to_go_on(
