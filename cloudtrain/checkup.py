@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from cloudtrain.errors import CloudError, CloudtrainError, Issue, Keys, UsageError, warning
+from cloudtrain.errors import (
+    CloudError,
+    CloudtrainError,
+    Issue,
+    Keys,
+    RefusedError,
+    UsageError,
+    dotted,
+    warning,
+)
 
 Verdict = Literal["found", "wrong", "not checked"]
+
+
+class NotCheckedError(Exception):
+    """No call that this caller may make tells the answer. The message is the reason."""
+
+
+def expect(what: str, value: object, *good: object) -> None:
+    """Raise RefusedError if the answer about a thing is none of the good ones."""
+    if value not in good:
+        raise RefusedError(f"its {what} is {value}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +81,8 @@ class Question:
     name: str
     question: str
     setting: Keys = ()
+    fix: str = ""
+    """Next step if the thing is wrong, and the answer says none."""
 
     @classmethod
     def of_setting(cls, issue: Issue) -> Check:
@@ -76,7 +97,7 @@ class Question:
 
     def wrong(self, answer: str, fix: str = "") -> Check:
         """Return a check that would fail a job."""
-        return self._answered(answer, "wrong", fix)
+        return self._answered(answer, "wrong", fix or self.fix)
 
     def not_checked(self, why: str, fix: str = "") -> Check:
         """Return a check whose result is unknown: no call tells it, or these credentials may not."""
@@ -84,15 +105,26 @@ class Question:
 
     def failed(self, error: CloudtrainError) -> Check:
         """Return the check of a failed call: wrong, unless a permission is missing."""
-        if isinstance(error, CloudError) and error.is_denied:
-            return self.not_checked(error.what, error.hint or "")
-        return self._answered(error.what, "wrong", error.hint or "", error.exit_code)
+        fix = error.hint or self.fix
+        if not isinstance(error, CloudError):
+            return self.wrong(error.what, fix)
+        if error.is_denied:
+            return self.not_checked(error.what, fix)
+        if error.is_absent:
+            return self.wrong(f"there is none: {error.what}", self.fix or fix or "look at its name")
 
-    def answered_by(self, ask: Callable[[], Check]) -> Check:
-        """Return the check from `ask`, or from the CloudError that it raises."""
+        return self._answered(error.what, "wrong", fix, error.exit_code)
+
+    def asked(self, ask: Callable[..., str | None], *things: Any) -> Check:
+        """Return the check of a thing that `ask` looks for, in words; None for `it is`.
+
+        It raises NotCheckedError, RefusedError for a thing that does not do, or a call's error.
+        """
         try:
-            return ask()
-        except CloudError as error:
+            return self.found(ask(*things) or "it is")
+        except NotCheckedError as error:
+            return self.not_checked(str(error))
+        except (RefusedError, CloudError) as error:
             return self.failed(error)
 
     def _answered(
@@ -107,3 +139,39 @@ class Question:
             setting=self.setting,
             exit_code=exit_code,
         )
+
+
+class Thing(NamedTuple):
+    """One thing that a request names."""
+
+    kind: str
+    """Key of a table of lookups, or of a list of rights."""
+    name: str = ""
+    """Name in the request."""
+    setting: Keys = ()
+    label: str = ""
+    """Name of its check; empty for the kind."""
+    source: Mapping[str, Any] = {}
+    """Member of the request that names it."""
+    arn: str = ""
+
+
+class Lookup(NamedTuple):
+    """How things of a kind are looked up: the question of the check, and who asks it."""
+
+    ask: Callable[[Any, Thing], str | None]
+    """Gets the walk and the thing. Answers as `Question.asked` says."""
+    question: str
+    """Question, with `{name}`."""
+    fix: str = ""
+    """Next step, with `{name}` and `{setting}`."""
+
+    def check(self, walk: Any, thing: Thing) -> Check:
+        """Return the check of a thing."""
+        words = {"name": thing.name, "setting": dotted(thing.setting)}
+        return Question(
+            thing.label or thing.kind,
+            self.question.format(**words),
+            thing.setting,
+            self.fix.format(**words),
+        ).asked(self.ask, walk, thing)

@@ -19,6 +19,7 @@ keeps its traceback.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
@@ -37,6 +38,9 @@ DENIED_CODES = frozenset(
     {DENIED, "AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"}
 )
 """All codes for a missing permission."""
+
+_ABSENT = re.compile("NotFound|NoSuch|NoWorkspace|404|Malformed")
+"""Codes of services that know no such thing."""
 
 NAME_TAKEN = "NameTaken"
 """Code of a CloudError if a different job has this name."""
@@ -248,6 +252,11 @@ class CloudError(CloudtrainError):
     def is_denied(self) -> bool:
         """True if a permission is missing."""
         return self.code in DENIED_CODES
+
+    @property
+    def is_absent(self) -> bool:
+        """True if the service knows no such thing."""
+        return _ABSENT.search(self.code) is not None
 
 
 class ErrorKind(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import cloudtrain
+from cloudtrain.providers.aws.config import connect
 from cloudtrain.providers.aws.rights import (
     UNASKED,
     context_of,
@@ -233,7 +234,8 @@ def things_of(**more: Any) -> Things:
         "bucket": "made-bucket",
         **more.pop("aws", {}),
     }
-    return Things(cloudtrain.plan(cloudtrain.load({"name": "digits", "aws": aws, **more}), "aws"))
+    plan = cloudtrain.plan(cloudtrain.load({"name": "digits", "aws": aws, **more}), "aws")
+    return Things(connect(REGION), plan)
 
 
 def denied(things: Things, who: str, policy: list[Statement]) -> dict[str, list[str]]:

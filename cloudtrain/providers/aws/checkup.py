@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError, UsageError
+from cloudtrain.planning.selection import select_image
 from cloudtrain.providers.aws.account import format_issues
 from cloudtrain.providers.aws.config import AwsConfig, connect
-from cloudtrain.providers.aws.lookups import bucket_check, lookups, role_of
+from cloudtrain.providers.aws.lookups import LOOKUPS
 from cloudtrain.providers.aws.quotas import quota_checks
 from cloudtrain.providers.aws.rights import rights_checks
 from cloudtrain.providers.aws.things import Things
@@ -18,8 +19,6 @@ from cloudtrain.providers.shared.account import clock_check
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
-    from cloudtrain.providers.aws.client import AwsClient
-    from cloudtrain.providers.aws.things import Place
 
 _CREDENTIALS = Question("credentials", "whose are they")
 
@@ -42,7 +41,7 @@ def account_checks(plan: Plan) -> Iterator[Check]:
     if malformed:
         return
 
-    things = Things(plan)
+    things = Things(cloud, plan)
     try:
         caller = cloud.call("sts", "get_caller_identity")
     except CloudError as error:
@@ -59,7 +58,7 @@ def account_checks(plan: Plan) -> Iterator[Check]:
         return
 
     yield account.found("they are")
-    yield from _things_checks(cloud, things, caller["Arn"])
+    yield from _things_checks(things, caller["Arn"])
 
 
 def _clock_check(answer: Mapping[str, Any]) -> Check:
@@ -67,60 +66,51 @@ def _clock_check(answer: Mapping[str, Any]) -> Check:
     return clock_check(str(headers.get("date", "")), time.time())
 
 
-def _things_checks(cloud: AwsClient, things: Things, caller: str) -> Iterator[Check]:
-    role = role_of(things).check(cloud)
-    yield role
+def _things_checks(things: Things, caller: str) -> Iterator[Check]:
+    has_role = True
+    for kind, lookup in LOOKUPS.items():
+        for thing in things.of(kind):
+            check = lookup.check(things, thing)
+            has_role &= kind != "role" or not check.is_wrong
+            yield check
 
-    buckets: dict[str, list[Place]] = {}
-    for place in things.places:
-        buckets.setdefault(place.bucket, []).append(place)
-
-    for places in buckets.values():
-        yield bucket_check(cloud, things, places)
-
-    for lookup in lookups(things, _network(cloud, things)):
-        yield lookup.check(cloud)
-
-    yield from quota_checks(cloud, things)
-    if not role.is_wrong:
-        yield from rights_checks(cloud, things, things.role, "role")
-    yield from rights_checks(cloud, things, caller, "people")
-
-    yield from _untold(things, list(buckets))
+    yield from quota_checks(things)
+    if has_role:
+        yield from rights_checks(things, things.role, "role")
+    yield from rights_checks(things, caller, "people")
+    for untold in _untold(things):
+        yield Question(*untold[:2]).not_checked(untold[2])
 
 
-def _network(cloud: AwsClient, things: Things) -> str:
-    """Return the VPC of the subnets; empty without any, or if EC2 does not tell."""
-    if not things.subnets:
-        return ""
-
-    try:
-        answer = cloud.call("ec2", "describe_subnets", SubnetIds=things.subnets)
-    except CloudError:  # the check of the subnets tells why
-        return ""
-
-    return next((str(subnet["VpcId"]) for subnet in answer["Subnets"]), "")
-
-
-def _untold(things: Things, buckets: list[str]) -> Iterator[Check]:
-    """Yield what no call tells of a request's things."""
-    yield Question("trust policy", "do its conditions let SageMaker assume the role").not_checked(
-        "no call tells what SageMaker sends for them"
+def _untold(things: Things) -> Iterator[tuple[str, str, str]]:
+    """Yield what no call tells of a request's things: name, question, reason."""
+    yield (
+        "trust policy",
+        "do its conditions let SageMaker assume the role",
+        "no call tells what SageMaker sends for them",
     )
-    yield Question("bucket policies", f"do {', '.join(buckets)} let the job in").not_checked(
-        "IAM's simulator takes no policy of a bucket for a role"
+    buckets = ", ".join(thing.name for thing in things.of("bucket"))
+    yield (
+        "bucket policies",
+        f"do {buckets} let the job in",
+        "IAM's simulator takes no policy of a bucket for a role",
     )
-    yield Question(
-        "key policies", "do they, and the buckets' default keys, let the job in"
-    ).not_checked("IAM's simulator takes no policy of a key for a role")
-    if not things.is_built and not things.is_image_named:
-        yield Question("image", "is it there").not_checked(
-            "AWS publishes it in an account of its own, which was not asked"
+    yield (
+        "key policies",
+        "do they, and the buckets' default keys, let the job in",
+        "IAM's simulator takes no policy of a key for a role",
+    )
+    named = select_image(things.plan.spec.image, "aws").text
+    if not things.is_built and named != things.plan.target.image_address:
+        yield (
+            "image",
+            "is it there",
+            "AWS publishes it in an account of its own, which was not asked",
         )
-    if things.subnets:
-        reason = (
+    for subnets in things.of("subnets"):
+        yield (
+            f"routes of {subnets.name}",
+            "where do they lead",
             "no call tells whether routes, network ACLs, rules and policies of endpoints let the"
-            " nodes reach S3, secrets and file systems"
+            " nodes reach S3, secrets and file systems",
         )
-        name = f"routes of {', '.join(things.subnets)}"
-        yield Question(name, "where do they lead").not_checked(reason)

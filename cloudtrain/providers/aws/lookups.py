@@ -1,313 +1,231 @@
-"""One flat list of the things in a request that a Describe, Head or List tells of."""
+"""Lookups of the things in a request, each by the Describe, Head or List that tells of it."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import find_instance
-from cloudtrain.checkup import Check, Question
-from cloudtrain.errors import CloudError
+from cloudtrain.checkup import Lookup, NotCheckedError, Thing, expect
+from cloudtrain.errors import CloudError, RefusedError
+from cloudtrain.providers.aws.request import uri_parts
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.aws.client import AwsClient
-    from cloudtrain.providers.aws.things import Place, Things
-
-Answer = Mapping[str, Any]
+    from cloudtrain.providers.aws.things import Things
 
 SERVICE = "sagemaker.amazonaws.com"
-
-_ABSENT = re.compile("NotFound|NoSuch|404|Malformed")
-"""Codes of services that know no such thing."""
+_TEMPLATE = "the template of `cloudtrain infra template --provider aws` makes one"
 
 
-class Lookup(NamedTuple):
-    """A thing, the call that tells of it, and the possible faults of the answer."""
-
-    question: Question
-    fix: str
-    service: str
-    operation: str
-    parameters: Mapping[str, Any]
-    problem: Callable[[Answer], str] = lambda _: ""
-    """Returns why the thing does not do; empty if it does."""
-
-    def check(self, cloud: AwsClient) -> Check:
-        """Ask the service."""
-        try:
-            answer = cloud.call(self.service, self.operation, **self.parameters)
-            problem = self.problem(answer)
-        except CloudError as error:
-            if _ABSENT.search(error.code):
-                return self.question.wrong("there is none", self.fix)
-            return self.question.failed(error)
-
-        if problem:
-            return self.question.wrong(problem, self.fix)
-
-        return self.question.found("yes")
+def _role(things: Things, thing: Thing) -> None:
+    """Ask for the job's role, whose trust policy has to name SageMaker."""
+    answer = things.cloud.call("iam", "get_role", RoleName=thing.name)["Role"]
+    expect("ARN", answer["Arn"], thing.arn)
+    trust = json.dumps(answer["AssumeRolePolicyDocument"])
+    if SERVICE not in trust and '"*"' not in trust:
+        raise RefusedError(f"its trust policy does not name {SERVICE}")
 
 
-def lookups(things: Things, network: str) -> Iterator[Lookup]:
-    """Yield every thing but role and buckets. `network`: VPC of the subnets; empty for none or unknown."""
-    yield from _inputs(things)
-    yield from map(_key, things.keys)
-    yield from _secrets(things)
-    yield from _file_systems(things, network)
-    yield from _machines(things)
-    if things.subnets:
-        yield _subnets(things)
-        yield _groups(things, network)
-
-
-def role_of(things: Things) -> Lookup:
-    """Return the job's role, whose trust policy has to name SageMaker."""
-    name = things.role.rpartition("/")[2]
-
-    def problem(answer: Answer) -> str:
-        if answer["Role"]["Arn"] != things.role:
-            return f"its ARN is {answer['Role']['Arn']}, not {things.role}"
-        trust = json.dumps(answer["Role"]["AssumeRolePolicyDocument"])
-        if SERVICE not in trust and '"*"' not in trust:
-            return f"its trust policy does not name {SERVICE}"
-        return ""
-
-    return Lookup(
-        Question("execution role", f"is {name} there, for SageMaker", ("aws", "role")),
-        f"name a role that {SERVICE} may assume; the template of `cloudtrain infra template"
-        " --provider aws` makes one",
-        *("iam", "get_role", {"RoleName": name}),
-        problem,
-    )
-
-
-def bucket_check(cloud: AwsClient, things: Things, places: Sequence[Place]) -> Check:
-    """Check that a bucket is there, in the job's region and account. `places`: those in it."""
-    bucket = places[0].bucket
-    question = Question(
-        f"bucket {bucket}", f"is it there, yours, and in {things.region}", places[0].setting
-    )
-    lookup = Lookup(
-        question,
-        f"name a bucket of yours in {things.region}; the template of `cloudtrain infra template"
-        " --provider aws` makes one for aws.bucket",
-        *("s3", "head_bucket", {"Bucket": bucket, "ExpectedBucketOwner": things.account}),
-        lambda answer: _elsewhere(answer, things.region),
-    )
-    check = lookup.check(cloud)
-    if check.verdict != "not checked":
-        return check
-
+def _bucket(things: Things, thing: Thing) -> None:
+    """Ask for a bucket in the job's region and account."""
+    head = {"Bucket": thing.name, "ExpectedBucketOwner": things.account}
     try:
-        cloud.call("s3", "head_bucket", Bucket=bucket)
+        answer = things.cloud.call("s3", "head_bucket", **head)
     except CloudError as error:
-        if any(place.is_written for place in places):  # fetch lists it
-            return question.wrong(f"S3 denies it, so it is not yours, or {error.hint}", lookup.fix)
-        return question.failed(error)
+        if not error.is_denied:
+            raise
+        _bucket_of_others(things, thing)
+        raise NotCheckedError("it is another account's, whose policy decides on the job") from error
 
-    return question.not_checked("it is another account's, whose policy decides on the job")
-
-
-def _elsewhere(answer: Answer, region: str) -> str:
     headers = answer["ResponseMetadata"]["HTTPHeaders"]
-    found = answer.get("BucketRegion") or headers.get("x-amz-bucket-region", region)
-    if found == region:
-        return ""
-
-    return f"it is in {found}, and a job reads and writes in its own region"
+    region = answer.get("BucketRegion") or headers.get("x-amz-bucket-region")
+    if region not in (None, things.cloud.region):
+        raise RefusedError(f"it is in {region}, and a job reads and writes in its own region")
 
 
-def _inputs(things: Things) -> Iterator[Lookup]:
-    for place in things.places:
-        plan = things.plan
-        if place.member in plan.spec.inputs and place.member not in plan.context.uploads:
-            setting = ("inputs", place.member)
-            uri = f"s3://{place.bucket}/{place.key}"
-            yield Lookup(
-                Question(f"input {place.member}", f"is there anything at {uri}", setting),
-                f"aws s3 ls s3://{place.bucket}/ shows what there is",
-                *("s3", "list_objects_v2"),
-                {"Bucket": place.bucket, "Prefix": place.key, "MaxKeys": 1},
-                lambda answer: "" if answer.get("KeyCount") else "there is nothing",
-            )
+def _bucket_of_others(things: Things, thing: Thing) -> None:
+    try:
+        things.cloud.call("s3", "head_bucket", Bucket=thing.name)
+    except CloudError as error:
+        if thing.name in [
+            written.name for written in things.of("written bucket")
+        ]:  # fetch lists it
+            message = f"S3 denies it, so it is not yours, or {error.hint}"
+            raise RefusedError(message, hint=error.hint) from error
+        raise
 
 
-def _key(key: str) -> Lookup:
-    def problem(answer: Answer) -> str:
-        metadata = answer["KeyMetadata"]
-        if metadata["KeyState"] != "Enabled":
-            return f"its state is {metadata['KeyState']}"
-        usage = metadata.get("KeyUsage", "ENCRYPT_DECRYPT")
-        if usage != "ENCRYPT_DECRYPT":
-            return f"it is a key for {usage}"
-        return ""
-
-    return Lookup(
-        Question("key", f"is {key} there, to encrypt", ("aws", "kms_key")),
-        "aws kms list-aliases shows those there are; aws kms enable-key enables one",
-        *("kms", "describe_key", {"KeyId": key}),
-        problem,
-    )
+def _objects(things: Things, thing: Thing) -> None:
+    bucket, key = uri_parts(thing.name)
+    first = {"Bucket": bucket, "Prefix": key, "MaxKeys": 1}
+    if not things.cloud.call("s3", "list_objects_v2", **first).get("KeyCount"):
+        raise RefusedError("there is nothing")
 
 
-def _secrets(things: Things) -> Iterator[Lookup]:
-    """Yield each secret, by calls that tell of it without its value."""
-    for variable, store, name in things.secrets:
-        question = Question(f"secret {variable}", f"is {name} there", ("secrets", variable))
-        fix = f"create it in {things.region}, or name another in secrets.{variable}"
-        if store == "ssm":
-            names = [re.sub(r"arn:.*:parameter(?=/)", "", name)]
-            one = {"ParameterFilters": [{"Key": "Name", "Option": "Equals", "Values": names}]}
-            yield Lookup(question, fix, store, "describe_parameters", one, _no_parameter)
-        else:
-            parameters = {"SecretId": name}
-            yield Lookup(question, fix, store, "describe_secret", parameters, _deleted)
+def _key(things: Things, thing: Thing) -> None:
+    metadata = things.cloud.call("kms", "describe_key", KeyId=thing.name)["KeyMetadata"]
+    expect("state", metadata["KeyState"], "Enabled")
+    expect("use", metadata.get("KeyUsage", "ENCRYPT_DECRYPT"), "ENCRYPT_DECRYPT")
 
 
-def _no_parameter(answer: Answer) -> str:
-    return "" if answer["Parameters"] or answer.get("NextToken") else "there is none"
+def _secret(things: Things, thing: Thing) -> None:
+    answer = things.cloud.call("secretsmanager", "describe_secret", SecretId=thing.name)
+    if answer.get("DeletedDate"):
+        raise RefusedError("it is scheduled for deletion")
 
 
-def _deleted(answer: Answer) -> str:
-    return "it is scheduled for deletion" if answer.get("DeletedDate") else ""
+def _parameter(things: Things, thing: Thing) -> None:
+    """Ask for a parameter by the call that tells of it without its value."""
+    names = [re.sub(r"arn:.*:parameter(?=/)", "", thing.name)]
+    filters = [{"Key": "Name", "Option": "Equals", "Values": names}]
+    answer = things.cloud.call("ssm", "describe_parameters", ParameterFilters=filters)
+    if not answer["Parameters"] and not answer.get("NextToken"):
+        raise RefusedError("there is none")
 
 
-def _file_systems(things: Things, network: str) -> Iterator[Lookup]:
-    for name, source in things.file_systems:
-        system = source["FileSystemId"]
-        setting = ("inputs", name)
-        question = Question(f"input {name}", f"is {system} ready in the subnets' VPC", setting)
-        if source["FileSystemType"] == "EFS":
-            yield Lookup(
-                question,
-                "aws efs describe-file-systems shows those there are; a mount target in each subnet",
-                *("efs", "describe_mount_targets", {"FileSystemId": system}),
-                lambda answer: _outside(answer["MountTargets"], network),
-            )
-        else:
-            folder = source["DirectoryPath"]
-            yield Lookup(
-                question,
-                "aws fsx describe-file-systems shows those there are, with MountName and VpcId",
-                *("fsx", "describe_file_systems", {"FileSystemIds": [system]}),
-                partial(_fsx_problem, folder, network),
-            )
+def _subnets(things: Things, thing: Thing) -> None:
+    """Ask for the subnets. Sets their VPC."""
+    ids = thing.source["Subnets"]
+    subnets = things.cloud.call("ec2", "describe_subnets", SubnetIds=ids)["Subnets"]
+    networks = sorted({subnet["VpcId"] for subnet in subnets})
+    things.network = networks[0]
+    if len(networks) > 1:
+        raise RefusedError(f"they are in different VPCs: {', '.join(networks)}")
+
+    free = sum(subnet["AvailableIpAddressCount"] for subnet in subnets)
+    if free < things.machines:
+        raise RefusedError(f"{free} addresses are free, {things.demand} nodes")
 
 
-def _outside(mounted: Sequence[Answer], network: str) -> str:
-    networks = {item["VpcId"] for item in mounted if "VpcId" in item}
-    if not networks:
-        return "it is in no VPC"
-    if network and network not in networks:
-        return f"it is in {', '.join(networks)}, the subnets are in {network}"
+def _groups(things: Things, thing: Thing) -> None:
+    ids = thing.source["SecurityGroupIds"]
+    groups = things.cloud.call("ec2", "describe_security_groups", GroupIds=ids)["SecurityGroups"]
+    for group in groups:
+        _expect_network(things, [group])
+    if things.nodes == 1:
+        return
 
-    return ""
+    rows = [find_instance("aws", kind) for kind in things.types]
+    has_efa = any(row is not None and "efa" in row.network.lower() for row in rows)
+    if has_efa and not any(map(_names_itself, groups)):
+        raise RefusedError(
+            "EFA needs one that allows all traffic from and to itself, by its own id"
+        )
+    if not any(group["IpPermissions"] for group in groups):
+        raise RefusedError("they let no node in, and the nodes of a job talk to each other")
 
 
-def _fsx_problem(folder: str, network: str, answer: Answer) -> str:
+def _names_itself(group: Mapping[str, Any]) -> bool:
+    """Return True if rules in and out allow all traffic with the group's own id."""
+    for way in ("IpPermissions", "IpPermissionsEgress"):
+        rules = [rule for rule in group[way] if rule["IpProtocol"] == "-1"]
+        pairs = [pair.get("GroupId") for rule in rules for pair in rule.get("UserIdGroupPairs", ())]
+        if group["GroupId"] not in pairs:
+            return False
+
+    return True
+
+
+def _efs(things: Things, thing: Thing) -> None:
+    answer = things.cloud.call("efs", "describe_mount_targets", FileSystemId=thing.name)
+    _expect_network(things, answer["MountTargets"])
+
+
+def _fsx(things: Things, thing: Thing) -> None:
+    answer = things.cloud.call("fsx", "describe_file_systems", FileSystemIds=[thing.name])
     if not answer["FileSystems"]:
-        return "there is none"
+        raise RefusedError("there is none")
 
     system = answer["FileSystems"][0]
-    mount = system.get("LustreConfiguration", {}).get("MountName", "")
-    state = system.get("Lifecycle", "AVAILABLE")
-    if state not in ("AVAILABLE", "UPDATING"):
-        return f"its state is {state}"
+    expect("state", system.get("Lifecycle", "AVAILABLE"), "AVAILABLE", "UPDATING")
+    mount = system.get("LustreConfiguration", {}).get("MountName")
+    folder = thing.source["DirectoryPath"]
     if mount and folder.split("/")[1] != mount:
-        return f"its folders begin with /{mount}, not {folder}"
+        raise RefusedError(f"its folders begin with /{mount}, not {folder}")
 
-    return _outside([system], network)
-
-
-def _machines(things: Things) -> Iterator[Lookup]:
-    """Yield the repository of an image that is pushed first, and the training plan."""
-    if things.is_built and things.repository:
-        registry, region, name = things.repository
-        yield Lookup(
-            Question("repository", f"is {name} there, to push to", ("aws", "repository")),
-            f"aws ecr create-repository --repository-name {name} --region {region}",
-            *("ecr", "describe_repositories"),
-            {"registryId": registry, "repositoryNames": [name]},
-        )
-
-    plan = things.resources.get("TrainingPlanArn")
-    if plan:
-        name = plan.rpartition("/")[2]
-        yield Lookup(
-            Question("training plan", f"has {name} the machines", ("aws", "training_plan")),
-            "aws sagemaker list-training-plans shows those there are",
-            *("sagemaker", "describe_training_plan", {"TrainingPlanName": name}),
-            lambda answer: _plan_problem(answer, things),
-        )
+    _expect_network(things, [system])
 
 
-def _plan_problem(answer: Answer, things: Things) -> str:
-    types = {item["InstanceType"] for item in answer.get("ReservedCapacitySummaries", ())}
-    if answer["Status"] not in ("Active", "Scheduled"):
-        return f"its status is {answer['Status']}"
+def _expect_network(things: Things, placed: Sequence[Mapping[str, Any]]) -> None:
+    """Raise RefusedError unless one of these is in the subnets' VPC, or in any if that is unknown."""
+    networks = {item["VpcId"] for item in placed if "VpcId" in item}
+    if not networks:
+        raise RefusedError("it is in no VPC")
+    if things.network and things.network not in networks:
+        message = f"{', '.join(networks)} is not of the subnets' VPC, {things.network}"
+        raise RefusedError(message)
+
+
+def _repository(things: Things, thing: Thing) -> None:
+    registry = thing.arn.split(":")[4]
+    names = {"registryId": registry, "repositoryNames": [thing.name]}
+    things.cloud.call("ecr", "describe_repositories", **names)
+
+
+def _training_plan(things: Things, thing: Thing) -> None:
+    plan = things.cloud.call("sagemaker", "describe_training_plan", TrainingPlanName=thing.name)
+    expect("status", plan["Status"], "Active", "Scheduled")
+    types = {item["InstanceType"] for item in plan.get("ReservedCapacitySummaries", ())}
     if types and not types.intersection(things.types):
-        return f"it reserves {', '.join(types)}, not {' or '.join(things.types)}"
-    if answer.get("TotalInstanceCount", things.machines) < things.machines:
-        return f"it reserves {answer['TotalInstanceCount']} machines, {things.demand}"
+        message = f"it reserves {', '.join(types)}, not {' or '.join(things.types)}"
+        raise RefusedError(message)
+    if plan.get("TotalInstanceCount", things.machines) < things.machines:
+        raise RefusedError(f"it reserves {plan['TotalInstanceCount']} machines, {things.demand}")
 
-    return ""
 
-
-def _subnets(things: Things) -> Lookup:
-    def problem(answer: Answer) -> str:
-        networks = {subnet["VpcId"] for subnet in answer["Subnets"]}
-        if len(networks) > 1:
-            return f"they are in different VPCs: {', '.join(sorted(networks))}"
-        free = sum(subnet["AvailableIpAddressCount"] for subnet in answer["Subnets"])
-        if free < things.machines:
-            return f"{free} addresses are free, {things.demand} nodes"
-        return ""
-
-    names = ", ".join(things.subnets)
-    return Lookup(
-        Question("subnets", f"are {names} there, with addresses", ("aws", "subnets")),
+LOOKUPS: Mapping[str, Lookup] = {
+    "role": Lookup(
+        _role, "is {name} there, for SageMaker", f"a role that {SERVICE} may assume; {_TEMPLATE}"
+    ),
+    "bucket": Lookup(
+        _bucket,
+        "is it there, yours, and in the job's region",
+        f"name a bucket of yours in the job's region; {_TEMPLATE} for aws.bucket",
+    ),
+    "input": Lookup(_objects, "is there anything at {name}", "aws s3 ls shows what there is"),
+    "key": Lookup(
+        _key,
+        "is {name} there, to encrypt",
+        "aws kms list-aliases shows those there are; aws kms enable-key enables one",
+    ),
+    "secretsmanager": Lookup(
+        _secret, "is {name} there", "create it in the job's region, or name another in {setting}"
+    ),
+    "ssm": Lookup(
+        _parameter, "is {name} there", "create it in the job's region, or name another in {setting}"
+    ),
+    "repository": Lookup(
+        _repository,
+        "is {name} there, to push to",
+        "aws ecr create-repository --repository-name {name}, in the region of its address",
+    ),
+    "training plan": Lookup(
+        _training_plan,
+        "has {name} the machines",
+        "aws sagemaker list-training-plans shows those there are",
+    ),
+    "subnets": Lookup(
+        _subnets,
+        "are {name} there, with addresses",
         "aws ec2 describe-subnets shows those there are; name some of one VPC",
-        *("ec2", "describe_subnets", {"SubnetIds": things.subnets}),
-        problem,
-    )
-
-
-def _groups(things: Things, network: str) -> Lookup:
-    def problem(answer: Answer) -> str:
-        groups = answer["SecurityGroups"]
-        strange = [group["GroupId"] for group in groups if group["VpcId"] != network]
-        if strange and network:
-            return f"{strange[0]} is not of the subnets' VPC, {network}"
-        if things.nodes > 1 and _has_efa(things) and not any(map(_names_itself, groups)):
-            return "EFA needs one that allows all traffic from and to itself, by its own id"
-        if things.nodes > 1 and not any(group["IpPermissions"] for group in groups):
-            return "they let no node in, and the nodes of a job talk to each other"
-        return ""
-
-    names = ", ".join(things.groups)
-    return Lookup(
-        Question("security groups", f"are {names} right", ("aws", "security_groups")),
+    ),
+    "security groups": Lookup(
+        _groups,
+        "are {name} right",
         "one of that VPC; aws ec2 authorize-security-group-ingress --group-id ID --source-group ID"
         " --protocol -1 lets its members in, for EFA the same by authorize-security-group-egress",
-        *("ec2", "describe_security_groups", {"GroupIds": things.groups}),
-        problem,
-    )
-
-
-def _has_efa(things: Things) -> bool:
-    rows = [find_instance("aws", kind) for kind in things.types]
-    return any(row is not None and "efa" in row.network.lower() for row in rows)
-
-
-def _names_itself(group: Answer) -> bool:
-    """Return True if rules in and out allow all traffic with the group's own id."""
-    ways = []
-    for rules in (group["IpPermissions"], group["IpPermissionsEgress"]):
-        open_rules = [rule for rule in rules if rule["IpProtocol"] == "-1"]
-        pairs = [pair for rule in open_rules for pair in rule.get("UserIdGroupPairs", ())]
-        ways.append(any(pair.get("GroupId") == group["GroupId"] for pair in pairs))
-
-    return all(ways)
+    ),
+    "efs": Lookup(
+        _efs,
+        "is {name} ready in the subnets' VPC",
+        "aws efs describe-file-systems shows those there are; a mount target in each subnet",
+    ),
+    "fsx": Lookup(
+        _fsx,
+        "is {name} ready in the subnets' VPC",
+        "aws fsx describe-file-systems shows those there are, with MountName and VpcId",
+    ),
+}
+"""Kind of a thing -> how it is looked up, in the order of questions."""

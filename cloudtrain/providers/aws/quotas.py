@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cloudtrain.checkup import Check, Question
-from cloudtrain.errors import CloudError
+from cloudtrain.checkup import Check, NotCheckedError, Question
+from cloudtrain.errors import CloudError, RefusedError
 from cloudtrain.units import exact_duration
 
 if TYPE_CHECKING:
     from cloudtrain.errors import Keys
-    from cloudtrain.providers.aws.client import AwsClient
     from cloudtrain.providers.aws.things import Things
 
-Quotas = Mapping[str, Mapping[str, Any]]
+Quota = Mapping[str, Any]
 
 LONGEST = "Longest run time for a training job"
 """Name of the quota L-33A961FD, in seconds."""
@@ -27,63 +26,63 @@ class Demand(NamedTuple):
     """Need of a request for a quota."""
 
     topic: str
-    names: tuple[str, ...]
+    setting: Keys
+    value: int
+    names: list[str]
     """Names of quotas: one must be large enough.
 
     After "Amazon SageMaker AI endpoints and quotas": names for machines are `TYPE for USAGE`.
     """
-    value: int
-    setting: Keys
     is_usual: bool = True
     """False for a quota that not every account lists."""
 
 
-def quota_checks(cloud: AwsClient, things: Things) -> Iterator[Check]:
+def quota_checks(things: Things) -> Iterator[Check]:
     """Yield the checks of the quotas; their use, which is not asked, comes last."""
-    demands = list(_demands(things))
+    demands = _demands(things)
     try:
-        quotas = _quotas(cloud, {name for demand in demands for name in demand.names})
+        quotas = _quotas(things, {name for demand in demands for name in demand.names})
     except CloudError as error:
         yield Question("quotas", "are they large enough").failed(error)
         return
 
     for demand in demands:
-        if demand.is_usual or demand.names[0] in quotas:
-            yield _check(things, demand, quotas)
+        listed = [quotas[name] for name in demand.names if name in quotas]
+        if demand.is_usual or listed:
+            question = f"is {_shown(demand, demand.value)} within the quota"
+            asked = Question(demand.topic, question, demand.setting)
+            yield asked.asked(_quota, things, demand, listed)
 
     yield Question("use of the quotas", "how much of them is left").not_checked(
         "no call tells what other jobs use"
     )
 
 
-def _demands(things: Things) -> Iterator[Demand]:
-    spot = ""
-    if things.body.get("EnableManagedSpotTraining"):
-        spot = "spot "
-
-    machines_at = things.plan.spec.machines_at
-    usages = {f"{spot}quota": (f"{spot}training job usage", machines_at)}
-    if things.resources.get("KeepAlivePeriodInSeconds"):
-        usages["warm pool"] = ("training warm pool usage", ("aws", "keep_alive"))
-
-    for topic, (usage, setting) in usages.items():
-        names = tuple(f"{kind} for {usage}" for kind in things.types)
-        yield Demand(topic, names, things.machines, setting)
-
+def _demands(things: Things) -> list[Demand]:
+    spot = "spot " if things.body.get("EnableManagedSpotTraining") else ""
+    place = things.plan.spec.machines_at
+    count = f"Number of instances across {spot}training jobs"
     seconds = things.body["StoppingCondition"]["MaxRuntimeInSeconds"]
-    yield Demand("longest run", (LONGEST,), seconds, ("limits", "max_runtime"))
-
-    name = f"Number of instances across {spot}training jobs"
-    yield Demand("all instances", (name,), things.machines, machines_at, is_usual=False)
+    names = [f"{kind} for {spot}training job usage" for kind in things.types]
+    demands = [
+        Demand(f"{spot}quota", place, things.machines, names),
+        Demand("longest run", ("limits", "max_runtime"), seconds, [LONGEST]),
+        Demand("all instances", place, things.machines, [count], is_usual=False),
+    ]
     name = "Maximum number of instances per training job"
-    yield Demand("instances per job", (name,), things.nodes, machines_at, is_usual=False)
+    demands.append(Demand("instances per job", place, things.nodes, [name], is_usual=False))
+    if things.resources.get("KeepAlivePeriodInSeconds"):
+        pools = [f"{kind} for training warm pool usage" for kind in things.types]
+        demands.append(Demand("warm pool", ("aws", "keep_alive"), things.machines, pools))
+
+    return demands
 
 
-def _quotas(cloud: AwsClient, names: set[str]) -> Quotas:
+def _quotas(things: Things, names: set[str]) -> dict[str, Quota]:
     """Return quotas by name, the account's before AWS's defaults; read pages while needed."""
-    quotas: dict[str, Mapping[str, Any]] = {}
+    quotas: dict[str, Quota] = {}
     for operation in _LISTINGS:
-        for page in cloud.pages("service-quotas", operation, ServiceCode="sagemaker"):
+        for page in things.cloud.pages("service-quotas", operation, ServiceCode="sagemaker"):
             for quota in page["Quotas"]:
                 if quota["QuotaName"] in names:
                     quotas.setdefault(quota["QuotaName"], quota)
@@ -94,28 +93,29 @@ def _quotas(cloud: AwsClient, names: set[str]) -> Quotas:
     return quotas
 
 
-def _check(things: Things, demand: Demand, quotas: Quotas) -> Check:
-    def text(value: float) -> str:
-        if demand.names == (LONGEST,):
-            return exact_duration(int(value))
-        return f"{value:.0f}"
-
-    question = Question(demand.topic, f"is {text(demand.value)} within the quota", demand.setting)
-    listed = [quotas[name] for name in demand.names if name in quotas]
+def _quota(things: Things, demand: Demand, listed: list[Quota]) -> str:
+    """Return the largest of the listed quotas, which has to be large enough."""
+    region = things.cloud.region
     if not listed:
-        return question.not_checked(f"AWS lists no quota '{demand.names[0]}' in {things.region}")
+        raise NotCheckedError(f"AWS lists no quota '{demand.names[0]}' in {region}")
 
     quota = max(listed, key=lambda item: float(item["Value"]))
     code = quota["QuotaCode"]
-    answer = f"the quota '{quota['QuotaName']}' ({code}) is {text(quota['Value'])}"
+    answer = f"the quota '{quota['QuotaName']}' ({code}) is {_shown(demand, quota['Value'])}"
     if quota["Value"] >= demand.value:
-        return question.found(answer)
-
-    if demand.names != (LONGEST,):
+        return answer
+    if demand.names != [LONGEST]:
         answer += f", {things.demand}"
 
     fix = (
         "ask for more: aws service-quotas request-service-quota-increase --service-code sagemaker"
-        f" --quota-code {code} --desired-value {demand.value} --region {things.region}"
+        f" --quota-code {code} --desired-value {demand.value} --region {region}"
     )
-    return question.wrong(answer, f"{fix}; or change {'.'.join(map(str, demand.setting))}")
+    raise RefusedError(answer, hint=f"{fix}; or change {'.'.join(map(str, demand.setting))}")
+
+
+def _shown(demand: Demand, value: float) -> str:
+    if demand.names == [LONGEST]:
+        return exact_duration(int(value))
+
+    return f"{value:.0f}"

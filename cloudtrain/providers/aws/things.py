@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from cloudtrain.checkup import Thing
 from cloudtrain.planning.reference import ECR, parse_address
-from cloudtrain.planning.selection import select_image
 from cloudtrain.providers.aws.config import AwsConfig
-from cloudtrain.providers.aws.request import uri_parts
+from cloudtrain.providers.aws.request import JOB, SOURCE, uri_parts
 
 if TYPE_CHECKING:
     from cloudtrain.errors import Keys
     from cloudtrain.planning.plan import Plan
+    from cloudtrain.providers.aws.client import AwsClient
 
 _OF_THE_PROGRAM = ("AlgorithmSpecification", "Environment", "HyperParameters", "Tags")
 """Members whose texts SageMaker hands on: it reads no URI there."""
@@ -24,162 +24,175 @@ _FIELDS: Mapping[str, Keys] = {
 }
 """Member with a URI -> field of the job."""
 
-
-class Place(NamedTuple):
-    """A URI in S3 that SageMaker reads or writes for the job."""
-
-    member: str
-    """Name of a channel, or a member of the request that SageMaker writes to."""
-    bucket: str
-    key: str
-    """Key of an object, or beginning of keys."""
-    is_written: bool
-    setting: Keys
+_PLACES = {"CheckpointConfig": "checkpoints", SOURCE: "source", JOB: "document"}
+"""Channel or member -> kind of its objects."""
 
 
-@dataclass(frozen=True)
 class Things:
-    """The things in the request of a plan."""
+    """The things in the request of a plan, and the account to ask for them."""
 
-    plan: Plan
-
-    @property
-    def body(self) -> Mapping[str, Any]:
+    def __init__(self, cloud: AwsClient, plan: Plan) -> None:
+        body: Mapping[str, Any] = plan.request.document
+        self.cloud = cloud
+        self.plan = plan
+        self.body = body
         """Body of CreateTrainingJob."""
-        return self.plan.request.document
-
-    @property
-    def resources(self) -> Mapping[str, Any]:
-        """Member ResourceConfig."""
-        resources: Mapping[str, Any] = self.body["ResourceConfig"]
-        return resources
-
-    @property
-    def region(self) -> str:
-        """Region of the job."""
-        return self.plan.target.config_as(AwsConfig).region
-
-    @property
-    def role(self) -> str:
-        """ARN of the job's role."""
-        return str(self.body["RoleArn"])
-
-    @property
-    def account(self) -> str:
+        self.role = str(body["RoleArn"])
+        self.account = self.role.split(":")[4]
         """Number of the role's account."""
-        return self.role.split(":")[4]
+        self.resources: Mapping[str, Any] = body["ResourceConfig"]
+        choices = self.resources.get("InstancePreferences") or [self.resources]
+        self.types: list[str] = [choice["InstanceType"] for choice in choices]
+        """Instance types, in order of preference."""
+        self.nodes = plan.spec.resources.nodes
+        self.machines = plan.spec.machines
+        """Machines at once, of all parallel trials of a sweep together."""
+        self.demand = f"the job has {self.nodes}"
+        if self.machines != self.nodes:
+            self.demand = f"{self.machines // self.nodes} trials at once have {self.machines}"
 
-    def arn(self, service: str, resource: str) -> str:
-        """Return the ARN of a resource in the job's account and region; of S3 without these."""
-        where = f"{self.region}:{self.account}"
-        if service == "s3":
-            where = ":"
+        self.network = ""
+        """VPC of the subnets, once these were found."""
+        image = plan.target.image
+        self.is_built = image is not None and image.recipe is not None
+        """True if a submit builds and pushes the image."""
+        self.all = [*self._job(), *self._stored(), *self._keys(), *self._nodes(), *self._inputs()]
+        """Each thing, by the kinds of infra/aws/rights.yaml and of lookups.py; some have several."""
 
+    def of(self, kind: str) -> list[Thing]:
+        """Return the things of a kind, each name once."""
+        found: dict[tuple[str, str], Thing] = {}
+        for thing in self.all:
+            if thing.kind == kind:
+                found.setdefault((thing.label, thing.name), thing)
+
+        return list(found.values())
+
+    def _arn(self, service: str, resource: str) -> str:
+        where = f"{self.cloud.region}:{self.account}"
         return f"arn:{self.role.split(':')[1]}:{service}:{where}:{resource}"
 
-    @property
-    def places(self) -> list[Place]:
-        """Each URI in S3, the channels first."""
-        places = []
-        for name, source in self._sources("S3DataSource"):
-            setting: Keys = ("aws", "bucket")
-            if name in self.plan.spec.inputs:
-                setting = ("inputs", name)
+    def _job(self) -> Iterator[Thing]:
+        name = self.body["TrainingJobName"]
+        job = self._arn("sagemaker", f"training-job/{name}")
+        group = self._arn("logs", "log-group:/aws/sagemaker/TrainingJobs")
+        role = self.role.rpartition("/")[2]
+        yield Thing("anything", arn="*")
+        yield Thing("role", role, ("aws", "role"), "execution role", arn=self.role)
+        yield Thing("job", arn=job)
+        yield Thing("log group", arn=f"{group}:*")
+        yield Thing("log", arn=f"{group}:log-stream:{name}/algo-1-1")
 
-            places.append(Place(name, *uri_parts(source["S3Uri"]), False, setting))
+        sweep = self.plan.spec.sweep
+        if sweep and sweep.engine == "native":
+            tuning_job = self._arn("sagemaker", f"hyper-parameter-tuning-job/{name}")
+            yield Thing("tuning job", arn=tuning_job)
+        if "KeepAlivePeriodInSeconds" in self.resources:
+            yield Thing("warm pool", arn=job)
+        if "RemoteDebugConfig" in self.body:
+            yield Thing("shell", arn="*")
 
+    def _stored(self) -> Iterator[Thing]:
+        """Yield the buckets, and the objects that SageMaker reads or writes there for the job."""
+        for member, uri, setting in (*self._read(), *self._written()):
+            bucket, key = uri_parts(uri)
+            partition = self.role.split(":")[1]
+            arn = f"arn:{partition}:s3:::{bucket}"
+            objects = f"{arn}/{key}*"
+            if member == "OutputDataConfig":
+                name = self.body["TrainingJobName"]
+                folder = "/".join(part for part in (arn, key.rstrip("/")) if part)
+                objects = f"{folder}/{name}/output/model.tar.gz"
+
+            yield Thing("bucket", bucket, setting, f"bucket {bucket}", arn=arn)
+            if member in self.body:
+                yield Thing("written", arn=objects)
+                yield Thing("written bucket", bucket, arn=arn)
+            else:
+                yield Thing("read", arn=objects)
+            if member in _PLACES:
+                yield Thing(_PLACES[member], arn=objects)
+            if member in self.plan.context.uploads:
+                yield Thing("upload", arn=objects)
+                yield Thing("upload bucket", arn=arn)
+            elif member in self.plan.spec.inputs:
+                yield Thing("input", uri, setting, f"input {member}")
+
+    def _read(self) -> Iterator[tuple[str, str, Keys]]:
+        """Yield channel, URI and setting."""
+        for channel in self.body["InputDataConfig"]:
+            name = channel["ChannelName"]
+            setting = ("inputs", name) if name in self.plan.spec.inputs else ("aws", "bucket")
+            if "S3DataSource" in channel["DataSource"]:
+                yield name, channel["DataSource"]["S3DataSource"]["S3Uri"], setting
+
+    def _written(self) -> Iterator[tuple[str, str, Keys]]:
+        """Yield member, URI and setting."""
         own = self.plan.target.config_as(AwsConfig).bucket
         for member, value in self.body.items():
             if member in ("InputDataConfig", *_OF_THE_PROGRAM):
                 continue
-            for _, text in _texts(value, ""):
-                if text.startswith("s3://"):
-                    bucket, key = uri_parts(text)
+            for _, uri in _texts(value, ""):
+                if uri.startswith("s3://"):
                     setting = _FIELDS.get(member, ("aws", "request", member))
-                    if bucket == own:
-                        setting = ("aws", "bucket")
-                    places.append(Place(member, bucket, key, True, setting))
+                    yield member, uri, ("aws", "bucket") if uri_parts(uri)[0] == own else setting
 
-        return places
+    def _keys(self) -> Iterator[Thing]:
+        """Yield keys and secrets, which the request may name by their ARNs."""
+        for member, key in _texts(self.body, ""):
+            if member.endswith("KmsKeyId"):
+                resource = key if key.startswith("alias/") else f"key/{key}"
+                arn = key if key.startswith("arn:") else self._arn("kms", resource)
+                yield Thing("key", key, ("aws", "kms_key"), arn=arn)
 
-    @property
-    def file_systems(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """Name of each input in a file system, and its FileSystemDataSource."""
-        return list(self._sources("FileSystemDataSource"))
-
-    def _sources(self, kind: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        for channel in self.body["InputDataConfig"]:
-            if kind in channel["DataSource"]:
-                yield channel["ChannelName"], channel["DataSource"][kind]
-
-    @property
-    def keys(self) -> list[str]:
-        """Each KMS key, as the request names it."""
-        keys = [text for name, text in _texts(self.body, "") if name.endswith("KmsKeyId")]
-        return list(dict.fromkeys(keys))
-
-    @property
-    def secrets(self) -> Iterator[tuple[str, str, str]]:
-        """Variable, store and name, or ARN, of each secret that the job looks up."""
         for variable, reference in (self.plan.request.job.secrets or {}).items():
-            store, _, name = reference.partition(":")
-            yield variable, store, name.partition("#")[0]
+            store, _, text = reference.partition(":")
+            name = text.partition("#")[0]
+            resource = f"secret:{name}-??????"  # as IAM's own pages write it
+            if store == "ssm":
+                resource = f"parameter/{name.removeprefix('/')}"
+            arn = name if name.startswith("arn:") else self._arn(store, resource)
+            yield Thing(store, name, ("secrets", variable), f"secret {variable}", arn=arn)
 
-    @property
-    def subnets(self) -> list[str]:
-        """Subnets of the nodes; empty for SageMaker's own network."""
-        return list(self.body.get("VpcConfig", {}).get("Subnets", ()))
+    def _nodes(self) -> Iterator[Thing]:
+        """Yield the network, the image and the machines of the nodes."""
+        network: Mapping[str, list[str]] = self.body.get("VpcConfig", {})
+        if network:
+            subnets = network["Subnets"]
+            groups = network["SecurityGroupIds"]
+            yield Thing("subnets", ", ".join(subnets), ("aws", "subnets"), source=network)
+            setting = ("aws", "security_groups")
+            yield Thing("security groups", ", ".join(groups), setting, source=network)
+            yield Thing("network", arn="*")
+            yield Thing("interface", arn=self._arn("ec2", "network-interface/*"))
+            for subnet in subnets:
+                yield Thing("interface", arn=self._arn("ec2", f"subnet/{subnet}"))
+            for group in groups:
+                yield Thing("interface", arn=self._arn("ec2", f"security-group/{group}"))
 
-    @property
-    def groups(self) -> list[str]:
-        """Security groups of the nodes."""
-        return list(self.body.get("VpcConfig", {}).get("SecurityGroupIds", ()))
+        address = ECR.fullmatch(str(self.body["AlgorithmSpecification"].get("TrainingImage", "")))
+        if address:
+            name = parse_address(address[0]).repository
+            partition = self.role.split(":")[1]
+            arn = f"arn:{partition}:ecr:{address[2]}:{address[1]}:repository/{name}"
+            yield Thing("image", arn=arn)
+            if self.is_built:
+                yield Thing("repository", name, ("aws", "repository"), arn=arn)
 
-    @property
-    def types(self) -> list[str]:
-        """Instance types, in order of preference."""
-        choices = self.resources.get("InstancePreferences") or [self.resources]
-        return [choice["InstanceType"] for choice in choices]
+        plan = self.resources.get("TrainingPlanArn")
+        if plan:
+            yield Thing(
+                "training plan", plan.rpartition("/")[2], ("aws", "training_plan"), arn=plan
+            )
 
-    @property
-    def nodes(self) -> int:
-        """Machines of the job."""
-        return self.plan.spec.resources.nodes
-
-    @property
-    def machines(self) -> int:
-        """Machines at once, of all parallel trials of a sweep together."""
-        return self.plan.spec.machines
-
-    @property
-    def demand(self) -> str:
-        """Number of machines at once: `the job has 2`, `4 trials at once have 8`."""
-        if self.machines == self.nodes:
-            return f"the job has {self.nodes}"
-
-        return f"{self.machines // self.nodes} trials at once have {self.machines}"
-
-    @property
-    def repository(self) -> tuple[str, str, str] | None:
-        """Account, region and name of the image's repository; None outside ECR."""
-        image = str(self.body["AlgorithmSpecification"].get("TrainingImage", ""))
-        address = ECR.fullmatch(image)
-        if address is None:
-            return None
-
-        return address[1], address[2], parse_address(image).repository
-
-    @property
-    def is_image_named(self) -> bool:
-        """True if the job names the image by its address."""
-        plan = self.plan
-        return select_image(plan.spec.image, "aws").text == plan.target.image_address
-
-    @property
-    def is_built(self) -> bool:
-        """True if a submit builds and pushes the image."""
-        image = self.plan.target.image
-        return image is not None and image.recipe is not None
+    def _inputs(self) -> Iterator[Thing]:
+        """Yield the file systems."""
+        for channel in self.body["InputDataConfig"]:
+            if source := channel["DataSource"].get("FileSystemDataSource"):
+                kind = "efs" if source["FileSystemType"] == "EFS" else "fsx"
+                name = channel["ChannelName"]
+                system = source["FileSystemId"]
+                yield Thing(kind, system, ("inputs", name), f"input {name}", source)
 
 
 def _texts(value: Any, name: str) -> Iterator[tuple[str, str]]:

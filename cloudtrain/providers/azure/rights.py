@@ -34,14 +34,8 @@ def rights_of(who: str) -> Mapping[str, Any]:
     return actions
 
 
-def role_for(action: str) -> str:
-    """Return the role to give to who lacks an action."""
-    return str(rights_of("roles").get(action, SCIENTIST))
-
-
-def missing(permissions: Iterable[Mapping[str, Any]], actions: Iterable[str]) -> list[str]:
+def missing(granted: Iterable[Mapping[str, Any]], actions: Iterable[str]) -> list[str]:
     """Return the actions that none of these permissions of Azure Resource Manager grants."""
-    granted = list(permissions)
     return [action for action in actions if not any(_grants(each, action) for each in granted)]
 
 

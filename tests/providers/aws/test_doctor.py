@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from cloudtrain.api.doctor import exit_code
 from cloudtrain.checkup import Check
+from cloudtrain.providers.aws import checkup
 from cloudtrain.providers.aws.client import aws
 from tests.fakes.aws.cloud import ACCOUNT, BUCKET, REGION, Cloud
 from tests.fakes.aws.policies import USER, Statement, statements, without
-from tests.providers.aws.accounts import (
-    BROKEN,
-    BROKEN_NETWORKS,
-    P4D,
-    TRAINING_PLAN,
-    HealthyAccount,
-    allow,
-    log_in,
-    no_credentials,
-)
+from tests.providers.aws.accounts import TRAINING_PLAN, HealthyAccount
 from tests.providers.faults import checks_for
-from tests.support.aws_template import DOCTOR, JOB, deploy
+from tests.support.aws_template import DOCTOR, deploy
 from tests.support.in_process import call
 from tests.support.samples import names_of_wrong
 
@@ -42,12 +37,18 @@ READS = {
 }
 """All that doctor may ask of AWS."""
 
+ACCOUNTS = yaml.safe_load((Path(__file__).parents[2] / "data" / "aws_accounts.yaml").read_text())
+UNTOLD = ["use of the quotas", "trust policy", "bucket policies", "key policies"]
+"""What no call tells of any job."""
+
 
 @pytest.fixture(autouse=True)
-def reads_only(cloud: Cloud, folder: Path) -> Iterator[None]:
-    """No test makes any other call."""
-    cloud.account.has_warm_pools = True
-    cloud.account.quotas.clear()
+def reads_only(cloud: Cloud, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test makes any other call, and none changes the account of another."""
+    for name in ("quotas", "denied_actions", "foreign_buckets"):
+        monkeypatch.setattr(cloud.account, name, type(getattr(cloud.account, name))())
+    monkeypatch.setattr(cloud.account, "has_warm_pools", True)
+    cloud.registry.images.put("arm", "1", "arm64")
     yield
     assert {tuple(call) for call in cloud.endpoint.calls} <= READS
 
@@ -60,56 +61,12 @@ def healthy(cloud: Cloud) -> HealthyAccount:
 checks_of = partial(checks_for, "aws")
 
 
-def with_key(healthy: HealthyAccount) -> dict[str, Any]:
-    """A job with a key that the role's policies do not mention."""
-    key = healthy.client("kms").create_key()["KeyMetadata"]["Arn"]
-    role = healthy.role.rpartition("/")[2]
-    rights = json.dumps({"Version": "2012-10-17", "Statement": [allow(*NO_KEY)]})
-    healthy.client("iam").put_role_policy(RoleName=role, PolicyName="job", PolicyDocument=rights)
-    healthy.values["aws"] = {"kms_key": key}
-    return healthy.spec()
-
-
-NO_KEY = [action for action in JOB if not action.startswith("kms:")]
-
-
-def test_the_smallest_job_needs_no_network_of_its_own_and_the_default_quota(
-    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
+def log_in(
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, row: Mapping[str, Any] = {}
 ) -> None:
-    log_in(healthy, monkeypatch)
-    healthy.cloud.account.quotas["ml.m5.xlarge"] = 15
-    verdicts = {
-        check.name: check for check in checks_of({"name": "digits", "aws": {"role": healthy.role}})
-    }
-    assert names_of_wrong([*verdicts.values()]) == []
-    assert not verdicts.keys() & {"subnets", "key", "role and network"}
-    assert verdicts["image"].verdict == "not checked", "it is AWS's own"
-    assert "'ml.m5.xlarge for training job usage'" in verdicts["quota"].answer
-    assert ("servicequotas", "ListAWSDefaultServiceQuotas") in healthy.cloud.endpoint.calls
-
-
-def test_all_that_is_asked_is_a_kind_of_reading() -> None:
-    for _, operation in READS:
-        assert re.match(r"(Batch)?(Get|List|Describe|Head|Simulate)", operation), operation
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_account_is_told_of_the_one_thing_that_is_wrong(
-    name: str, healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check, message, break_ = BROKEN[name]
-    break_(healthy, monkeypatch)
-    log_in(healthy, monkeypatch)
-    assert_told(checks_of(healthy.spec()), check, message)
-
-
-@pytest.mark.parametrize("name", BROKEN_NETWORKS)
-def test_a_broken_network_is_told(
-    name: str, healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check, message, spec_of = BROKEN_NETWORKS[name]
-    log_in(healthy, monkeypatch)
-    assert_told(checks_of(spec_of(healthy)), check, message)
+    """Make the account as a row says, and take its user's key."""
+    for name, value in healthy.make(row).items():
+        monkeypatch.setenv(name, value)
 
 
 def assert_told(checks: list[Check], name: str, message: str) -> None:
@@ -121,60 +78,72 @@ def assert_told(checks: list[Check], name: str, message: str) -> None:
     assert exit_code(checks) == (4 if name == "credentials" else 2)
 
 
-UNTOLD: dict[str, tuple[str, Callable[[HealthyAccount], dict[str, Any]]]] = {
-    "conditions of the trust policy": ("trust policy", lambda h: h.spec()),
-    "a bucket policy": ("bucket policies", lambda h: h.spec()),
-    "the key's own policy": ("key policies", lambda h: with_key(h)),
-    "a key that IAM does not allow": ("role and key", lambda h: with_key(h)),
-    "routes of a subnet": ("routes of subnet-", lambda h: h.spec(h.network().open())),
-    "other jobs": ("use of the quotas", lambda h: h.spec()),
-}
+def unchecked(checks: list[Check]) -> dict[str, str]:
+    """Return the checks that were not made, with their reasons, but for those of every job."""
+    untold = [check for check in checks if check.verdict == "not checked"]
+    return {check.name: check.answer for check in untold if check.name not in UNTOLD}
 
 
-@pytest.mark.parametrize("name", UNTOLD)
-def test_what_no_call_tells_is_named(
+def test_the_smallest_job_needs_no_network_of_its_own_and_the_default_quota(
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_in(healthy, monkeypatch)
+    healthy.cloud.account.quotas["ml.m5.xlarge"] = 15
+    checks = checks_of({"name": "digits", "aws": {"role": healthy.role}})
+    assert names_of_wrong(checks) == []
+    assert list(unchecked(checks)) == ["image"], "it is AWS's own"
+    assert [check.name for check in checks] == [
+        *("credentials", "clock", "account", "execution role", f"bucket {BUCKET}", "quota"),
+        *("longest run", "all instances", "use of the quotas", "role's rights", "submitting"),
+        *("following", "stopping", "fetching", *UNTOLD[1:], "image"),
+    ]
+    assert ("servicequotas", "ListAWSDefaultServiceQuotas") in healthy.cloud.endpoint.calls
+
+
+def test_all_that_is_asked_is_a_kind_of_reading() -> None:
+    for _, operation in READS:
+        assert re.match(r"(Batch)?(Get|List|Describe|Head|Simulate)", operation), operation
+
+
+@pytest.mark.parametrize("name", ACCOUNTS)
+def test_an_account_that_lacks_one_thing_is_told_of_that_thing(
     name: str, healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log_in(healthy, monkeypatch)
-    check, spec_of = UNTOLD[name]
-    checks = checks_of(spec_of(healthy))
-    assert names_of_wrong(checks) == []
-    (untold,) = [item for item in checks if item.name.startswith(check)]
-    assert untold.verdict == "not checked"
+    row = healthy.filled(ACCOUNTS[name])
+    log_in(healthy, monkeypatch, row)
+    for service, operation, parameters in row.get("calls", ()):
+        getattr(healthy.client(service), operation)(**parameters)
+    account = healthy.cloud.account
+    account.quotas.update(row.get("quotas", {}))
+    for attribute, value in row.get("account", {}).items():
+        setattr(account, attribute, set(value) if isinstance(value, list) else value)
+    if "plan" in row:
+        healthy.cloud.service.training_plans["mine"] = row["plan"]
+        row["job"] = {"aws": {"training_plan": TRAINING_PLAN}}
+
+    checks = checks_of(healthy.spec(row.get("job", {})))
+    if "wrong" in row:
+        assert_told(checks, row["wrong"], row["says"])
+    else:
+        assert names_of_wrong(checks) == []
+        assert row["says"] in unchecked(checks)[row["unchecked"]]
 
 
-def test_a_bucket_that_s3_denies_is_wrong_where_the_caller_needs_it(
+def test_credentials_and_the_clock_are_looked_at_first(
     healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with monkeypatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.delenv(name)
+        aws.cache_clear()
+        assert_told(checks_of(healthy.spec()), "credentials", "no AWS credentials")
+    aws.cache_clear()
     log_in(healthy, monkeypatch)
-    healthy.client("s3").create_bucket(Bucket=healthy.name)
-    healthy.values["inputs"] = {"train": {"aws": f"s3://{healthy.name}/"}}
-    healthy.cloud.account.denied_actions.add("s3:ListBucket")
-    checks = {check.name: check for check in checks_of(healthy.spec())}
-    assert checks[f"bucket {BUCKET}"].is_wrong, "fetch lists it"
-    assert checks[f"bucket {healthy.name}"].verdict == "not checked"
-    assert "s3:ListBucket" in checks[f"bucket {healthy.name}"].fix
-
-
-def test_a_bucket_of_another_account_is_left_to_its_policy(
-    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log_in(healthy, monkeypatch)
-    monkeypatch.setattr(healthy.cloud.account, "foreign_buckets", {BUCKET})
-    checks = {check.name: check for check in checks_of(healthy.spec())}
-    assert checks[f"bucket {BUCKET}"].verdict == "not checked"
-    assert "another account's" in checks[f"bucket {BUCKET}"].answer
-
-
-def test_a_condition_that_the_request_lacks_is_named_and_not_judged(
-    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = allow("s3:GetObject", IpAddress={"aws:SourceIp": "10.0.0.0/8"})
-    healthy.job = [allow(*(JOB.keys() - {"s3:GetObject"})), here]
-    log_in(healthy, monkeypatch)
-    checks = {check.name: check for check in checks_of(healthy.spec())}
-    assert checks["role's rights"].verdict == "not checked"
-    assert "depends on aws:SourceIp" in checks["role's rights"].answer
+    healthy.cloud.endpoint.fault("expired", "sts", times=9)
+    assert_told(checks_of(healthy.spec()), "credentials", "expired")
+    healthy.cloud.endpoint.reset()
+    monkeypatch.setattr(checkup, "time", SimpleNamespace(time=lambda: time.time() - 600))
+    assert_told(checks_of(healthy.spec()), "clock", " slow")
 
 
 def test_a_session_of_a_role_is_judged_by_the_role(
@@ -206,7 +175,7 @@ def test_the_command_asks_for_the_job_of_the_folder_and_says_what_is_not_set(
 
     monkeypatch.setattr(machine, "ask_python", lambda _: pytest.fail("torch is not looked for"))
     log_in(healthy, monkeypatch)
-    healthy.cloud.account.quotas.update(P4D)
+    healthy.cloud.account.quotas["ml.p4d.24xlarge"] = 1
     Path("job.yaml").write_text(json.dumps(healthy.spec()))
     result = call("doctor", "aws")
     assert result.code == 2
@@ -230,10 +199,7 @@ def submitter(
     cloud: Cloud, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[Statement]]:
     """An account with the resources of the template, and the policy that this process has."""
-    from cloudtrain.providers.aws.client import aws
-
     cloud.empty()
-    cloud.account.quotas.clear()
     for name in ("ROLE", "BUCKET"):
         monkeypatch.delenv(f"CLOUDTRAIN_AWS_{name}")
     arn = deploy(cloud, Network="existing", KmsKey="new")["SubmitterPolicy"]
@@ -259,7 +225,7 @@ def submitter(
 
 def job(cloud: Cloud) -> dict[str, Any]:
     """Return a job that makes doctor run every check except the one for the build repository."""
-    network = HealthyAccount(cloud).network().open()
+    network = HealthyAccount(cloud)
     image = f"{cloud.stacks.outputs['cloudtrain']['Repository']}:1"
     cloud.registry.images.put(image.partition("/")[2].partition(":")[0], "1", "amd64")
     return {
@@ -267,7 +233,7 @@ def job(cloud: Cloud) -> dict[str, Any]:
         "image": image,
         "resources": {"nodes": 2, "instance": {"aws": "ml.m5.xlarge"}},
         "limits": {"max_runtime": "1 h"},
-        "aws": {"subnets": [network.subnet], "security_groups": [network.group]},
+        "aws": {"subnets": [network["subnet"]], "security_groups": [network["group"]]},
     }
 
 
@@ -318,7 +284,7 @@ def test_check_online_asks_for_the_very_job_and_tells_the_line(
     result = call(*CHECK)
     untold = "use of the quotas, trust policy, bucket policies, key policies"
     assert result.out.endswith(f"; 14 things checked, all found; not checked: {untold}\n")
-    healthy.cloud.account.quotas.update(P4D)
+    healthy.cloud.account.quotas["ml.p4d.24xlarge"] = 1
     result = call(*CHECK)
     assert result.code == 2
     quota = r"^job.yaml:\d+:\d+: resources: quota: the quota '.*' \(L-.*\) is 1, the job has 2$"
@@ -339,7 +305,7 @@ def test_check_online_of_a_sweep_counts_machines_of_parallel_trials(
         "parallel": 4,
     }
     Path("job.yaml").write_text(json.dumps({**healthy.spec(), "sweep": sweep}, indent=1))
-    healthy.cloud.account.quotas.update(dict.fromkeys(P4D, 7))
+    healthy.cloud.account.quotas["ml.p4d.24xlarge"] = 7
     result = call(*CHECK)
     assert result.code == 2
     quota = r"^job.yaml:\d+:\d+: sweep.parallel: quota: .* is 7, 4 trials at once have 8$"
@@ -351,8 +317,6 @@ def test_check_online_without_credentials_is_trouble_with_the_cloud(
     healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("job.yaml").write_text(json.dumps(healthy.spec()))
-    no_credentials(healthy, monkeypatch)
-    aws.cache_clear()
+    healthy.cloud.endpoint.fault("expired", "sts", times=9)
     result = call(*CHECK)
-    assert result.code == 4
-    assert "no AWS credentials" in result.err
+    assert (result.code, "expired" in result.err) == (4, True)
