@@ -27,16 +27,15 @@ from tests.fakes.messages import ServiceError
 from tests.providers.aws.archives import entry, packed
 from tests.providers.aws.operations import CALLS, write_log
 from tests.providers.aws.operations import JOB as AWS_JOB
+from tests.providers.azure.operations import JOB as AZURE_JOB
+from tests.providers.azure.operations import SUBMIT_CALLS as AZURE_CALLS
 from tests.providers.azure.operations import (
-    FIRST_SUBMIT_CALLS,
-    REPEATED_SUBMIT_CALLS,
     append_log,
     append_outcome,
     forget,
     log_of,
     reconnect,
 )
-from tests.providers.azure.operations import JOB as AZURE_JOB
 from tests.providers.faults import Do, NthCall
 from tests.support.command_line import CommandLine
 from tests.support.samples import without
@@ -341,10 +340,8 @@ class AzureSite(Site):
             self.cloud.put(f"cloudtrain/runs/{run_id}/model/{name}", text.encode())
 
 
-SUBMIT_CALLS: Mapping[str, Sequence[NthCall]] = {"aws": CALLS, "azure": FIRST_SUBMIT_CALLS}
-"""Calls of the first submit of a source."""
-RESUBMIT_CALLS: Mapping[str, Sequence[NthCall]] = {"aws": CALLS, "azure": REPEATED_SUBMIT_CALLS}
-"""Calls of a submit of an unchanged source."""
+SUBMIT_CALLS: Mapping[str, Sequence[NthCall]] = {"aws": CALLS, "azure": AZURE_CALLS}
+"""Calls of a submit."""
 OWN_VARIABLES = {"aws": ("AWS_",), "azure": ("AZURE_", "ARM_", "AZUREML_", "MSI_", "IDENTITY_")}
 
 

@@ -17,7 +17,6 @@ from tests.providers.sites import (
     ALWAYS,
     CREATE_TIMEOUT,
     NEW_JOB,
-    RESUBMIT_CALLS,
     SUBMIT_CALLS,
     Site,
     new_source,
@@ -35,12 +34,11 @@ SUBMIT = ("submit", "--detach", "--provider")
 
 def test_a_submit_makes_these_calls(site: Site) -> None:
     site.reconnect()
-    site.submit("calls-1")
-    assert site.cloud.endpoint.calls == [call[:2] for call in SUBMIT_CALLS[site.provider]]
-    site.reconnect()
-    site.cloud.endpoint.reset()
-    site.submit("calls-2")
-    assert site.cloud.endpoint.calls == [call[:2] for call in RESUBMIT_CALLS[site.provider]]
+    for run_id in ("calls-1", "calls-2"):  # what was uploaded once is not believed
+        site.reconnect()
+        site.cloud.endpoint.reset()
+        site.submit(run_id)
+        assert site.cloud.endpoint.calls == [call[:2] for call in SUBMIT_CALLS[site.provider]]
 
 
 @pytest.mark.parametrize(

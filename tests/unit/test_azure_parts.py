@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -18,10 +17,9 @@ from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.phases import ENDED, billing, final_state, phase_of, timestamp
 from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.azure.section import AzureSection
-from cloudtrain.providers.azure.submit import prepare_code_folder, refuse_machines
+from cloudtrain.providers.azure.submit import refuse_machines
 from cloudtrain.settings import Settings
 from cloudtrain_wire.events import Billing
-from tests.support.samples import write
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
@@ -297,29 +295,3 @@ def test_the_datastore_that_the_job_writes_to_is_opened_before_it_is_paid_for() 
     stub = Stub()
     ask(stub, compute="azureml:my-cluster")
     assert stub.opened == ["mine"]
-
-
-PLANTED: dict[str, dict[str, str]] = {
-    "another archive": {"source.tar.gz": "planted"},
-    "one file more": {"source.tar.gz": "the source", "sitecustomize.py": "planted"},
-    "no archive": {"other": ""},
-    "nothing": {},
-}
-
-
-@pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
-def test_the_folder_that_becomes_code_has_the_checked_archive_alone(
-    tmp_path: Path, planted: dict[str, str]
-) -> None:
-    archive = write(tmp_path, {"abc.tar.gz": "the source"}) / "abc.tar.gz"
-    folder = tmp_path / "sources" / "abc"
-    folder.mkdir(parents=True)
-    write(folder, planted)
-
-    for _ in range(2):
-        prepare_code_folder(folder, archive)
-
-        assert {file.name: file.read_text() for file in folder.iterdir()} == {
-            "source.tar.gz": "the source"
-        }
-        assert list(folder.parent.iterdir()) == [folder]

@@ -5,12 +5,13 @@ Check the machines, upload, record, create, and look when in doubt.
 
 from __future__ import annotations
 
-import filecmp
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import find_instance
@@ -23,7 +24,7 @@ from cloudtrain.providers.shared import idempotent_create
 from cloudtrain.providers.shared.idempotent_create import own_tags, same_submission
 from cloudtrain.providers.shared.paths import ARCHIVE
 from cloudtrain.providers.shared.uploads import upload_inputs
-from cloudtrain.runs.files import make_private_folder, storing
+from cloudtrain.runs.files import storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Record
 from cloudtrain_wire.events import Event
@@ -64,7 +65,6 @@ def start(
     try:
         machine = next(iter(target.instances), "")
         refuse_machines(cloud, command_job, config, machine, target.gpus or 0)
-        prepare_code_folder(Path(command_job["code"]), archive)
         reference = _find(cloud, name, document)  # a PUT would change the tags of an existing job
         if reference is not None:
             return reference
@@ -76,14 +76,16 @@ def start(
         raise
 
     try:
-        return idempotent_create.create(
-            name,
-            lambda attempt: job_reference(cloud.create(document, attempt)),
-            lambda: _find(cloud, name, document),
-            record=record,
-            attempts=ATTEMPTS,
-            name_taken_codes=(NAME_TAKEN,),
-        )
+        with _code_folder(run, archive) as folder:
+            sent = _with_code(document, folder)
+            return idempotent_create.create(
+                name,
+                lambda attempt: job_reference(cloud.create(sent, attempt)),
+                lambda: _find(cloud, name, document),
+                record=record,
+                attempts=ATTEMPTS,
+                name_taken_codes=(NAME_TAKEN,),
+            )
     except CloudError as error:
         answer = error.what.replace(name, "")  # the run may be called quota-study
         error.lacks_machines = not error.transient and _LACK.search(answer) is not None
@@ -131,38 +133,32 @@ def _find(cloud: Workspace, name: str, document: Mapping[str, Any]) -> dict[str,
     raise RunExists(message, hint="choose another --run-id")
 
 
-def prepare_code_folder(folder: Path, archive: Path) -> None:
-    """Create the folder with only the source archive; the SDK uploads it once, by content."""
-    with storing(folder):
-        if _has_only(folder, archive):
-            return
+@contextmanager
+def _code_folder(run: RunFolder, archive: Path) -> Iterator[str]:
+    """Yield a new folder with the source archive and a word that nobody else knows.
 
-        draft = folder.with_name(f".{folder.name}.{os.urandom(4).hex()}")
-        make_private_folder(draft)
-        try:
-            (draft / ARCHIVE).hardlink_to(archive)
-        except OSError:  # a disk without links
-            shutil.copyfile(archive, draft / ARCHIVE)
+    Azure ML and its SDK find uploaded code by a hash, which whoever uploads it says. With this word
+    the hash is new, and so the archive is sent.
+    """
+    with storing(run.path):
+        made = TemporaryDirectory(prefix=".code.", dir=run.path)
 
-        try:
-            draft.rename(folder)
-        except OSError:
-            # another process has just created it, or it holds something else
-            if not _has_only(folder, archive):
-                folder.rename(draft.with_name(f"{draft.name}.old"))
-                draft.rename(folder)
+    with made as folder:
+        with storing(run.path):
+            (Path(folder) / "upload").write_text(os.urandom(16).hex())
+            try:
+                (Path(folder) / ARCHIVE).hardlink_to(archive)
+            except OSError:  # a disk without links
+                shutil.copyfile(archive, Path(folder) / ARCHIVE)
 
-        shutil.rmtree(draft, ignore_errors=True)
-        shutil.rmtree(draft.with_name(f"{draft.name}.old"), ignore_errors=True)
+        yield folder
 
 
-def _has_only(folder: Path, archive: Path) -> bool:
-    """Return whether a folder has the archive, and nothing else: all of it becomes code."""
-    copy = folder / ARCHIVE
-    try:
-        return list(folder.iterdir()) == [copy] and filecmp.cmp(copy, archive, shallow=False)
-    except OSError:
-        return False
+def _with_code(document: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    if "trial" in document:
+        return {**document, "trial": {**document["trial"], "code": folder}}
+
+    return {**document, "code": folder}
 
 
 def refuse_machines(

@@ -49,14 +49,14 @@ LOOKUP_CALLS = _calls(
     "arm:GetWorkspace arm:ListVmSizes arm:ListUsages arm:GetDatastore arm:ListSecrets arm:GetJob"
     " arm:ListCodes"
 )
-UPLOAD_CALLS = _calls(
-    "arm:StartPendingUpload blob:HeadBlob blob:PutBlob blob:SetBlobMetadata arm:PutCode"
-)
+UPLOAD_CALLS = [
+    *_calls("arm:StartPendingUpload blob:HeadBlob blob:PutBlob"),
+    ("blob", "PutBlob", 2),
+    *_calls("blob:SetBlobMetadata arm:PutCode"),
+]
 CREATE_CALLS = _calls("arm:PutEnvironment arm:PutJob")
-FIRST_SUBMIT_CALLS = [*LOOKUP_CALLS, *UPLOAD_CALLS, *CREATE_CALLS]
-"""The calls of the first submit of a source."""
-REPEATED_SUBMIT_CALLS = [*LOOKUP_CALLS, ("arm", "GetCode", 1), *CREATE_CALLS]
-"""Those of the next one."""
+SUBMIT_CALLS = [*LOOKUP_CALLS, *UPLOAD_CALLS, *CREATE_CALLS]
+"""The calls of a submit: its source is always sent."""
 
 
 def submitted(run_id: str, data_dir: str | None = None, **more: Any) -> Run:
