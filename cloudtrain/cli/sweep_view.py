@@ -132,12 +132,13 @@ def extension_lines(sweep: Sweep, extension: Extension) -> list[str]:
     return lines
 
 
-def follow(sweep: Sweep) -> SweepState:
+def follow(sweep: Sweep, timeout: float | None = None) -> SweepState:
     """Show a sweep until it has ended, and return its state.
 
-    Ctrl-C exits with 130; the sweep continues.
+    Ctrl-C exits with 130; the sweep continues. Raise TimeoutError after `timeout` seconds.
     """
     screen = _Screen()
+    began = time.monotonic()
     try:
         for update in sweep.watch():
             for event in update.events:
@@ -145,6 +146,13 @@ def follow(sweep: Sweep) -> SweepState:
                     print_message(trial_line(update.state, update.state.trials[event.trial]))
 
             screen.draw(update.state)
+            if (
+                timeout is not None
+                and time.monotonic() > began + timeout
+                and not update.state.ended
+            ):
+                screen.clear()
+                raise TimeoutError(f"{sweep.id} has not ended after {format_duration(timeout)}")
     except KeyboardInterrupt:
         screen.clear()
         print_message(f"\n{sweep.id} keeps running\n{next_commands(sweep)}")

@@ -29,16 +29,17 @@ def wait_command(
 
     Its metrics are shown, and its exit code is returned.
     """
-    target = chosen(run, folder)
-    if not isinstance(target, Run):
-        follow_and_exit(target, as_json)
-
     seconds = None
     try:
         if timeout is not None:
             seconds = parse_duration(timeout)
     except ValueError as error:
         raise UsageError(f"--timeout: {error}") from None
+
+    target = chosen(run, folder)
+    if not isinstance(target, Run):
+        follow_and_exit(target, as_json, timeout=seconds)
+
     try:
         state = follow(
             target, tail=0, timeout=seconds, output=False, on=f"{target.id} keeps running"

@@ -163,6 +163,14 @@ def test_who_only_looks_at_an_interrupted_sweep_starts_nothing(
         assert "cloudtrain sweep more digits-k2x9" in printed.err
 
 
+@pytest.mark.usefixtures("interrupted")
+def test_waiting_for_a_sweep_is_over_after_the_timeout() -> None:
+    printed = call("wait", "digits-k2x9", "--timeout", "0.1 s", "--json")
+    assert printed.code == 5
+    assert "digits-k2x9 has not ended after" in printed.err
+    assert json.loads(printed.out)["state"] == "running"
+
+
 @pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize("command", ["sweep more", "stop"])
 def test_an_interrupted_sweep_continues_by_its_own_command_or_to_be_stopped(
