@@ -18,6 +18,7 @@ from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers import get_provider
 from cloudtrain.shown_text import listed
 from cloudtrain.spec.fields import Arguments, read_arguments
+from cloudtrain_wire.rank_variables import is_set_by_torchrun
 from cloudtrain_wire.secret_values import is_secret_variable, secret_words
 
 _PLAIN_SECRET = "looks like a secret, and whoever may look at the job reads it"  # noqa: S105
@@ -38,6 +39,7 @@ def find_issues(plan: Plan) -> list[Issue]:
     issues += plain_secret_issues(plan)
     issues += shell_variable_issues(plan)
     issues += organization_issues(plan)
+    issues += rank_variable_issues(plan)
 
     if plan.context.strict:
         issues += security_issues(plan)
@@ -128,6 +130,15 @@ def shell_variable_issues(plan: Plan) -> Iterator[Issue]:
             hint = "read the variable in the program; or launcher: none, and [bash, -c, '…']"
             issue = warning(message, hint, path=path)
             yield replace(issue, origin=plan.where(issue.field))
+
+
+def rank_variable_issues(plan: Plan) -> Iterator[Issue]:
+    """Yield a warning for each variable of the job that the launcher sets itself."""
+    for field, names in (("env", plan.spec.env), ("secrets", plan.spec.secrets)):
+        for name in filter(is_set_by_torchrun, names):
+            message = "the launcher sets this for each rank, and drops the job's value"
+            hint = "resources.nodes, resources.processes and launch decide it; or another name"
+            yield plan.located(warning(message, hint, path=(field, name)))
 
 
 def security_issues(plan: Plan) -> list[Issue]:

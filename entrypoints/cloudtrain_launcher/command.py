@@ -16,8 +16,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from cloudtrain_launcher.contract import PYTHON, Job, NodeContext
-from cloudtrain_launcher.environment import RANK_VARIABLES, expand_placeholders
+from cloudtrain_launcher.environment import expand_placeholders
 from cloudtrain_wire.ports import free_port
+from cloudtrain_wire.rank_variables import RANK_VARIABLES
 
 MEETING_SECONDS = 900.0
 """Maximum wait for all nodes, which pull the image at different speeds."""

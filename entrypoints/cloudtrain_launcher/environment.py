@@ -25,6 +25,7 @@ from cloudtrain_launcher.contract import (
 from cloudtrain_launcher.devices import has_accelerator
 from cloudtrain_launcher.toolkit_variables import toolkit_variables
 from cloudtrain_wire.cores import available_cores
+from cloudtrain_wire.rank_variables import RANK_VARIABLES, is_set_by_torchrun
 
 INPUT_PREFIX = "CLOUDTRAIN_INPUT_"
 HOSTS = "CLOUDTRAIN_HOSTS"
@@ -35,24 +36,8 @@ TENSORBOARD_DIR = "CLOUDTRAIN_TENSORBOARD_DIR"
 """Folder for TensorBoard's files, which a platform shows while the job runs."""
 LIBRARY_PATH = "LD_LIBRARY_PATH"
 
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-"""Variables that make a process a rank, which others wait for or which waits for others."""
-
-_SET_BY_TORCHRUN = {
-    *RANK_VARIABLES,
-    "GROUP_RANK",
-    "ROLE_RANK",
-    "WORLD_SIZE",
-    "GROUP_WORLD_SIZE",
-    "ROLE_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-}
 _LAUNCHER_VARIABLES = (JOB, PUBLISHED, RESUME_DIR)
 """Variables for the launcher only: the ranks read the job document from a file."""
-
-_TORCHRUN_PREFIXES = ("PET_", "TORCHELASTIC_")
-"""Possible leftovers of the platform, or of a torchrun that started the launcher."""
 
 _PLACEHOLDER = re.compile(
     r"\$\{(?P<azure>\{\s*)?(?P<kind>inputs|outputs)\.(?P<name>[A-Za-z][\w-]*)(?(azure)\s*\})\}"
@@ -154,11 +139,7 @@ def only_rank(node: int) -> dict[str, str]:
 
 def _is_dropped(name: str) -> bool:
     """Return whether the ranks do not get a variable of the launcher, or get torchrun's value."""
-    return (
-        name in _SET_BY_TORCHRUN
-        or name in _LAUNCHER_VARIABLES
-        or name.startswith(_TORCHRUN_PREFIXES)
-    )
+    return is_set_by_torchrun(name) or name in _LAUNCHER_VARIABLES
 
 
 def _library_defaults(job: Job, context: NodeContext) -> dict[str, str]:
