@@ -34,6 +34,7 @@ from tests.support.azure_template import access, scopes
 
 BUCKET = "arn:aws:s3:::made-bucket"
 RUN = f"{BUCKET}/cloudtrain/runs/run-1"
+ROLE = f"arn:aws:iam::{ACCOUNT}:role/made-role"
 TRAINING_PLAN = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:training-plan/mine"
 TRAINING_JOB = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:training-job/run-1"
 TUNING_JOB = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:hyper-parameter-tuning-job/sweep-1"
@@ -51,6 +52,8 @@ CIRCUMSTANCES: Mapping[str, Mapping[str, str]] = {
     "other-new-tag": {"aws:RequestTag/team": "speech"},
     "at-creation": {"sagemaker:TaggingAction": "CreateTrainingJob"},
     "for-a-service": {"kms:GrantIsForAWSResource": "true"},
+    "to-sagemaker": {"iam:PassedToService": "sagemaker.amazonaws.com"},
+    "to-ec2": {"iam:PassedToService": "ec2.amazonaws.com"},
     "for-a-person": {"kms:GrantIsForAWSResource": "false"},
     "metrics-of-jobs": {"cloudwatch:namespace": "/aws/sagemaker/TrainingJobs"},
     "metrics-of-bills": {"cloudwatch:namespace": "AWS/Billing"},
@@ -149,6 +152,12 @@ submitter may-not sagemaker:StopHyperParameterTuningJob {TUNING_JOB} other-tag
 submitter may-not sagemaker:StopHyperParameterTuningJob {TUNING_JOB}
 submitter may sagemaker:DescribeTrainingJob {TRAINING_JOB}
 submitter may sagemaker:ListTags {TRAINING_JOB}
+# Who submits passes the job's role, to SageMaker alone.
+submitter may iam:PassRole {ROLE} to-sagemaker
+submitter may-not iam:PassRole {ROLE} to-ec2
+submitter may-not iam:PassRole {ROLE}
+submitter may-not iam:PassRole {ROLE}s to-sagemaker
+submitter may-not iam:PassRole {ROLE.replace(ACCOUNT, "999999999999")} to-sagemaker
 # Who submits stores what a job is made of; results are written by jobs alone.
 submitter may s3:PutObject {BUCKET}/cloudtrain/sources/0123/source.tar.gz
 submitter may s3:PutObject {RUN}/job/0123/job.json
@@ -230,7 +239,7 @@ def things_of(**more: Any) -> Things:
     """Return those of a job of the shared trainer in the template's account."""
     aws = {
         "region": REGION,
-        "role": f"arn:aws:iam::{ACCOUNT}:role/made-role",
+        "role": ROLE,
         "bucket": "made-bucket",
         **more.pop("aws", {}),
     }
