@@ -206,15 +206,12 @@ class CloudMachine(RuleBasedStateMachine):
             if outcome.is_answered and run_id in before:
                 self._require(self._has_folder(run_id, at), "a list missed a job", run_id)
             self._judge(run_id, at, outcome, is_about=not blows)
-            if (
-                at != self._submissions[run_id].home
-                and outcome.is_answered
-                and self._is_alive(run_id)
-            ):
-                is_running = self._state(run_id, at).state == "running"
-                self._require(
-                    is_running == self._submissions[run_id].has_started, "not its phase", run_id
-                )
+            if not (outcome.is_answered and self._is_alive(run_id)):
+                continue
+            state = self._state(run_id, at)
+            if state.adopted:  # not one's own submit that came second
+                is_started = self._submissions[run_id].has_started
+                self._require((state.state == "running") == is_started, "not its phase", run_id)
         if not has_own and not blows:
             self._require(
                 self.site.calls["look"] not in outcome.struck.calls,
