@@ -48,7 +48,7 @@ MONEY_FORMS = "50 USD"
 
 
 def _any_case(words: Iterable[str]) -> str:
-    """Return a pattern of words in any case, longest first. JSON Schema has no flags."""
+    """Return a pattern of words in any case, longest first. JSON Schema lacks flags."""
     patterns = []
     for word in sorted(words, key=len, reverse=True):
         patterns.append("".join(f"[{sign}{sign.upper()}]" for sign in word))

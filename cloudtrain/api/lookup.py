@@ -79,7 +79,7 @@ def import_remote_runs(
     """Copy a provider's jobs, or the one with that id, to run folders, and return the new ids.
 
     A job of another machine gets a run folder; a known job gets its current state. `everything`:
-    ask for all jobs, not only those that changed since the last time.
+    ask for all jobs, not only the changed ones.
 
     Raise CloudError if the provider does not answer, UsageError for one without a cloud's list of
     jobs.

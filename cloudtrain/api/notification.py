@@ -29,7 +29,7 @@ from cloudtrain_wire.file_locks import acquire
 from cloudtrain_wire.secret_values import masker, secrets_in
 
 FOLDER = "notify"
-"""Folder with one entry per run whose end is still to be told."""
+"""Folder with one entry per run whose end no receiver knows yet."""
 PAUSES = (0, 5, 30)
 """Seconds before each attempt; a later command that looks at the run tries again."""
 TIMEOUT_SECONDS = 10
@@ -37,7 +37,7 @@ MAX_REASON = 300
 
 
 def expect(run: RunFolder, settings: Settings) -> None:
-    """Note that the end of a run is to be told, if the user's settings say so."""
+    """Note that receivers want the end of a run, if the user's settings name any."""
     if any(settings.get(f"notify.{key}") for key in ("command", "slack", "webhook")):
         mark = _mark(run)
         with suppress(OSError):
@@ -46,7 +46,7 @@ def expect(run: RunFolder, settings: Settings) -> None:
 
 
 def expected(data_dir: Path) -> frozenset[str]:
-    """Return the ids of runs whose end is still to be told."""
+    """Return the ids of runs whose end no receiver knows yet."""
     try:
         return frozenset(os.listdir(data_dir / FOLDER))  # noqa: PTH208
     except OSError:

@@ -78,7 +78,7 @@ def _not_allowed(limits: Settings, key: str, names: Sequence[str]) -> Iterator[t
 
 
 def _highest_cost(plan: Plan, estimate: CostEstimate) -> float | None:
-    """Return the cost by the higher of the user's price and those of the tables; None if unknown."""
+    """Return the cost by the higher of the user's price and the tables' prices; None if unknown."""
     own = estimate.worst_usd
     if not own:
         return own  # unknown, or paid in advance

@@ -50,7 +50,7 @@ def find_issues(plan: Plan) -> list[Issue]:
 
 
 def preflight(plan: Plan, *, starting: bool = True) -> list[Issue]:
-    """Return the plan's issues and those of checks by process, engine or SDK, errors first.
+    """Return the plan's issues and those that a process, an engine or an SDK finds, errors first.
 
     `starting`: True if the job starts unless a check refuses it; see `Provider.checks`.
     """

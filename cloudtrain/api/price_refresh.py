@@ -96,12 +96,12 @@ def _refresh(name: str, region: str, settings: Settings, note: Callable[[str], N
     note(f"reading the price list of {name}: {where}")
     today = _today()
     types = [row.instance_type for row in instances(name)]
-    asked = lists.read(regions, types, today)
-    asked = (price for price in asked if is_region(name, price.region))
+    listed = lists.read(regions, types, today)
+    listed = (price for price in listed if is_region(name, price.region))
     if regions:
-        asked = (price for price in asked if price.region in regions)
+        listed = (price for price in listed if price.region in regions)
 
-    prices_read = price_list(lists.NAME, asked, today)
+    prices_read = price_list(lists.NAME, listed, today)
 
     for region_name, prices in groupby(prices_read.prices, key=lambda price: price.region):
         path = table_path(data_dir, name, region_name)

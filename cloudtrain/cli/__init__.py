@@ -288,8 +288,8 @@ def _refuse(error: click.ClickException, argv: list[str]) -> int:
         return UsageError.exit_code
 
     if isinstance(error, click.BadParameter) and error.param:
-        said = _number_in_words(error.message, error.param.type)
-        error = click.BadParameter(said, error.ctx, error.param, error.param_hint)
+        sentence = _number_in_words(error.message, error.param.type)
+        error = click.BadParameter(sentence, error.ctx, error.param, error.param_hint)
 
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)

@@ -136,8 +136,8 @@ def confirm_uploads(folder: Path, plan: Plan, *, yes: bool) -> None:
 
         text = f"input {name}: {item.path}  {upload_text(plan, item)}"
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            what = f"inputs.{name} would be uploaded for the first time: {item.path}"
-            raise RefusedError(what, hint=UPLOAD_HINT, outcome=Outcome.NOT_STARTED)
+            message = f"inputs.{name} would be uploaded for the first time: {item.path}"
+            raise RefusedError(message, hint=UPLOAD_HINT, outcome=Outcome.NOT_STARTED)
 
         print_message(f"  {indented(one_line(text), 4)}")
         if not click.confirm("Upload it? It is asked once per folder", err=True):

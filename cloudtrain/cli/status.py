@@ -216,7 +216,7 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
 
 
 def _cost(run: Run, state: RunState) -> str:
-    """Return the billed cost, or the cost so far and at the end; empty if free or unknown."""
+    """Return the billed cost, or the cost until now and at the end; empty if free or unknown."""
     if format_cost(state):
         return format_cost(state)
 

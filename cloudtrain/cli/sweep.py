@@ -209,7 +209,7 @@ def more_command(
 
     Interrupted trials continue from their checkpoints, beside the new ones. The most that it may
     cost is shown first; the budget stays the same unless you raise it. Without N, a sweep that was
-    interrupted as a whole, as by a restart of this machine, goes on.
+    interrupted as a whole, as by a restart of this machine, continues.
     """
     from cloudtrain.cli.sweep_view import extension_lines
 

@@ -1,4 +1,4 @@
-"""The command `top`: a screen of a run while it goes on."""
+"""The command `top`: a live screen of a run."""
 
 from __future__ import annotations
 

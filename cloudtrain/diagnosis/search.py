@@ -359,7 +359,7 @@ class Search:
         candidate.explain()
 
     def _is_progress(self, rank: _Rank, line: Evidence) -> bool:
-        """Return True for a line of progress, or one that says that the program goes on."""
+        """Return True for a line of progress, or one of a program that continues."""
         if _RESTARTED.search(line.text):
             for each in self._ranks.values():
                 each.is_restarted = True

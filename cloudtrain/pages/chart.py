@@ -182,7 +182,7 @@ class Chart:
     marks: Sequence[Mark] = ()
     rungs: Sequence[Rung] = ()
     best_so_far: Sequence[Point] = ()
-    """Points at which the best value changes; between them it is level."""
+    """Points where the best value changes; between them it is level."""
     width: float = WIDTH
     height: float = HEIGHT
 

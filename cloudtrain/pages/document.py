@@ -1,4 +1,4 @@
-"""Documents of HTML from templates, in which every text of a job is escaped."""
+"""Documents of HTML from templates that escape every text of a job."""
 
 from __future__ import annotations
 

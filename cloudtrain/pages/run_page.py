@@ -153,7 +153,7 @@ def failure_of(run: Run, state: RunState, progress: BytesRead | None = None) -> 
     if error and error.rank >= 0:
         rank = error.rank
 
-    last_lines = last_lines_of(run, rank, told=traceback)
+    last_lines = last_lines_of(run, rank, traceback=traceback)
     if not last_lines and not traceback:
         last_lines = last_lines_of(run)
 
@@ -166,10 +166,10 @@ def failure_of(run: Run, state: RunState, progress: BytesRead | None = None) -> 
     )
 
 
-def last_lines_of(run: Run, rank: int | None = None, *, told: str = "") -> str:
+def last_lines_of(run: Run, rank: int | None = None, *, traceback: str = "") -> str:
     """Return the last lines that a rank printed, or all ranks; empty if they cannot be read.
 
-    `told`: a traceback that the page has already, whose lines are left out.
+    `traceback`: one that the page has already, whose lines are left out.
     """
     latest: list[str] = []
     with suppress(StorageError):
@@ -177,7 +177,7 @@ def last_lines_of(run: Run, rank: int | None = None, *, told: str = "") -> str:
         printed = (line for line in lines if not line.kind and rank in (None, line.rank))
         for line in islice(printed, MAX_LINES):
             text = _RANK_MARK.sub("", line.text).strip()
-            if not text or text in told:
+            if not text or text in traceback:
                 continue
 
             shown = f"[{line.source or f'node {line.node}'}] {line.text}"

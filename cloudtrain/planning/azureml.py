@@ -91,7 +91,7 @@ def command_job(
 ) -> CommandJob:
     """Return what Azure ML would start for a command-job document.
 
-    `master`: the address of the first node, as all nodes reach it. `hosts`: those of all nodes, for
+    `master`: the address of the first node, as all nodes reach it. `hosts`: addresses of all nodes, for
     a distribution of TensorFlow.
     """
     nodes = int(document.get("resources", {}).get("instance_count", 1))

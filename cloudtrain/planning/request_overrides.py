@@ -34,7 +34,7 @@ class RequestForm:
     unsupported: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Path of a member that no job can have here -> why, and what to do instead."""
     field: str = "request"
-    """Field of job.yaml with the members: `sweep_request` for those of a native sweep's job."""
+    """Field of job.yaml with the members: `sweep_request` for a native sweep's job."""
 
 
 def merge_request(
@@ -45,7 +45,7 @@ def merge_request(
 
 
 def without_removed(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members that a spec sets, without those that it removes."""
+    """Return the members that a spec sets, without the removed ones."""
     kept: dict[str, Any] = {}
     for name, value in overrides.items():
         if isinstance(value, Mapping):
@@ -109,7 +109,7 @@ class Override:
 
 
 def spec_overrides(spec: JobSpec, provider: str) -> list[Override]:
-    """Return all that a spec sets in the provider's requests, items of lists by position."""
+    """Return everything that a spec sets in the provider's requests, items of lists by position."""
     overrides: list[Override] = []
     for name in ("request", "sweep_request"):
         form = RequestForm(section=provider, field=name, list_keys={}, reserved={})

@@ -102,7 +102,7 @@ def recipe_for(
 ) -> tuple[Recipe | None, list[Issue]]:
     """Return the recipe of our image (`auto`) or of the named Dockerfile, and its issues.
 
-    `machine_args`: arguments of our image for the machines, before those of the settings.
+    `machine_args`: arguments of our image for the machines, before the settings' arguments.
     """
     at = selected.path
     try:

@@ -136,7 +136,7 @@ class CloudConfig(ProviderConfig):
 
     @property
     def account(self) -> str:
-        """Account in which the storage has its name; empty if the name is the only one."""
+        """Account where the storage has its name; empty if the name is the only one."""
         return ""
 
     @property

@@ -3,7 +3,7 @@
     prediction = forecast(state, terms_of(folder), now=time.time())
     prediction.remaining, prediction.usd_so_far, prediction.usd
 
-The remaining time is that of the steps, at the pace of the observed laps, and of evaluations and
+The remaining time counts the steps, at the pace of the observed laps, and of evaluations and
 checkpoints, as often as the program announced or as observed. docs/figures.md has the measurement.
 """
 

@@ -73,7 +73,7 @@ class RunPaths(NamedTuple):
 
     @property
     def working_folders(self) -> list[Path]:
-        """Folders in which the nodes' programs run, wherever their platform has them."""
+        """Folders where the nodes' programs run, wherever their platform has them."""
         folders = [*self.run.glob("nodes/*/source"), *self.run.glob("nodes/*/*/code")]
         return sorted(folders, key=lambda folder: folder.relative_to(self.run).parts)
 

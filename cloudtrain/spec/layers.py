@@ -1,6 +1,6 @@
 """Layers of a job: a document over its base: a file that it extends, or default fields.
 
-Mappings are merged key by key. Lists, texts and numbers replace those of the base as a whole, and
+Mappings are merged key by key. Lists, texts and numbers replace the base's as a whole, and
 an empty value (`key:`) removes it.
 """
 

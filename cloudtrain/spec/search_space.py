@@ -59,7 +59,7 @@ class Normal:
     mean: float
     deviation: float
     log: bool = False
-    """True if mean and deviation are those of the logarithm."""
+    """True if mean and deviation describe the logarithm."""
 
     @property
     def low(self) -> float:

@@ -1,6 +1,6 @@
 """YAML files as plain values, each with its line and column.
 
-The rules are those of YAML 1.2 (core schema): `yes`, `off` and `1:30` are strings, `1e-3` is a
+The rules are YAML 1.2's (core schema): `yes`, `off` and `1:30` are strings, `1e-3` is a
 number, `007` is seven. Numbers remember their text, so arguments arrive as typed.
 """
 
@@ -63,7 +63,7 @@ class Document:
     overrides: tuple[str, ...] = ()
     """`--set` texts that are applied."""
     mistakes: tuple[Issue, ...] = ()
-    """Mistakes in the overrides themselves, reported with those of the spec."""
+    """Mistakes in the overrides themselves, reported with the spec's mistakes."""
 
     def origin(self, keys: Keys) -> str:
         """Return the position of a value, or of the section around it, or the file name."""

@@ -48,7 +48,7 @@ class Trials(Protocol):
         """Ask the run of a trial to stop; repeating it does no harm."""
 
     def failure(self, state: SweepState) -> str:
-        """Return why no trial can start any more; empty if trials can start."""
+        """Return why no further trial can start; empty if one can."""
 
 
 class DriverClock:

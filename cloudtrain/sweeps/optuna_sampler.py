@@ -1,4 +1,4 @@
-"""Values that Optuna suggests, from the results so far."""
+"""Values that Optuna suggests, from the earlier results."""
 
 from __future__ import annotations
 

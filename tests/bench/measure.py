@@ -1,4 +1,4 @@
-"""What a benchmark shares: the cost of a command with its child processes, a place to run it in, and
+"""Shared by benchmarks: the cost of a command with its child processes, a place to run it in, and
 the paired ratios of two things measured in turn, as a table and as JSON.
 
 Importing it makes this process a subreaper: a process that outlives its parent becomes our child,

@@ -1,4 +1,4 @@
-"""Jobs, settings and command lines with mistakes, and what is printed about each.
+"""Jobs, settings and command lines with mistakes, and the output about each.
 
 `messages.yaml` has them in groups. A group and each of its cases may have these fields, and a case
 adds to those of its group:

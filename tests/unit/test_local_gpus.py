@@ -129,7 +129,7 @@ def test_a_program_that_sees_the_gpus_of_this_machine_is_not_named(tmp_path: Pat
 
 def test_a_driver_without_uuids_numbers_its_gpus() -> None:
     class Driver:
-        """One of CUDA's functions is all that this library has besides its start."""
+        """This library has one of CUDA's functions besides its start."""
 
         def cuInit(self, flags: int) -> int:
             return flags

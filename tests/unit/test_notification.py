@@ -36,7 +36,7 @@ SUBMITTED = {"type": "submitted", "time": 101.0, "ref": {"url": "https://console
 
 @pytest.fixture
 def run(home: RunStore, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    """A failed run, whose end is told once without pauses."""
+    """A failed run with one attempt of a message, without pauses."""
     monkeypatch.setattr(notification, "PAUSES", (0,))
     return born(home, "a-1", SUBMITTED, FAILED)
 

@@ -1,4 +1,4 @@
-"""Settings: where they come from, how a file is edited, and those of other tools."""
+"""Settings: where they come from, how a file is edited, and other tools' settings."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_a_data_folder_of_somebody_else_is_refused(
 def test_a_disk_that_gives_files_of_this_user_another_owner_is_no_stranger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A network disk does so with all files, or with those of root."""
+    """A network disk does so with all files, or with root's."""
     os.chown(tmp_path, OTHER, OTHER)
     monkeypatch.chdir(tmp_path)  # the folders around it are private
     monkeypatch.setattr("os.geteuid", lambda: OTHER + 1)

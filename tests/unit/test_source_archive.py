@@ -258,7 +258,7 @@ HARMLESS = {
     *("negative time", "absolute name", "sparse", "sparse parts that overlap"),
     *("sparse parts behind its end", "bomb of many files"),
 }
-"""Archives that a source may be; all that they hold stays inside."""
+"""Archives that a source may be; their content stays inside."""
 
 
 @pytest.mark.parametrize("name", ARCHIVES)

@@ -33,7 +33,7 @@ BEGINS_ANEW = (
     " $CLOUDTRAIN_CHECKPOINT_DIR at the start (docs/guides/spot.md)"
 )
 SEED_AND_RESTORE = (
-    "seed the program, and restore all that the next step depends on. Besides model and optimizer"
+    "seed the program, and restore everything that the next step depends on. Besides model and optimizer"
     " that is the scheduler, the random generators, and the place in the data (a seed for each"
     " epoch, sampler.set_epoch)"
 )

@@ -28,7 +28,7 @@ Draw = Callable[[RunState], None]
 
 
 class WatchedRun:
-    """Run that is watched; a context that ends it by force if it goes on at the end."""
+    """Run that is watched; a context that ends it by force if it still runs at the end."""
 
     def __init__(self, run: Run, draw: Draw | None = None, *, reports_saves: bool = False) -> None:
         self.run = run

@@ -137,7 +137,7 @@ class AwsClient:
         """Store a file with a content-derived key; return True if it was sent.
 
         Its name is no proof of what lies there. A small file is sent again, in one call. A large one
-        is sent, in parts, unless S3's own checksum of the object is that of the file.
+        is sent, in parts, unless S3's own checksum equals the file's.
         """
         size = path.stat().st_size
         if size <= ONE_REQUEST_BYTES:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cloudtrain.providers.aws.things import Things
 
 Rights = Mapping[str, Sequence[str]]
-"""Kind of resource -> actions. The kinds are those of `resources_of`."""
+"""Kind of resource -> actions. `resources_of` has the same kinds."""
 
 UNASKED = "unasked"
 """Purpose of rights that are granted and not asked for."""

@@ -1,4 +1,4 @@
-"""Walk over the things in a request of Azure ML: each is asked of its own service. Read-only."""
+"""Walk over the things in a request of Azure ML: each one's service answers. Read-only."""
 
 from __future__ import annotations
 

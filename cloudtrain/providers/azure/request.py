@@ -132,7 +132,7 @@ def run_uri(datastore: str, run_id: str) -> str:
 
 
 def code_folder(data_dir: str, digest: str) -> str:
-    """Return the folder of the job's code in the request. A submit sends another one of its own."""
+    """Return the folder of the job's code in the request. A submit sends another one."""
     return str(PurePosixPath(data_dir) / "sources" / digest)
 
 

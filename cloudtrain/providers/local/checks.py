@@ -1,4 +1,4 @@
-"""Checks of a plan before its start on this machine; below, those of the machine for `doctor`."""
+"""Checks of a plan before its start on this machine; below, checks of the machine for `doctor`."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ MAX_NUMBER_DIGITS = 5
 
 
 class Recording:
-    """The exchanges of one process, in a file of its own."""
+    """The exchanges of one process, in one file."""
 
     def __init__(self, cloud: str, folder: Path, sdk: Path) -> None:
         """Start a file. `sdk`: folder with the public words that may be kept."""
@@ -188,7 +188,7 @@ class Recording:
         return self._placeholder(name, "key")
 
     def _text(self, text: str) -> str:
-        """Return a text in which only public words are left."""
+        """Return a text with its public words alone."""
         text = _IDENTIFIERS.sub(
             lambda match: self._placeholder(match[0], str(match.lastgroup)),
             text,

@@ -100,7 +100,7 @@ def upload_inputs(plan: Plan, storage: Storage, progress: Progress | None) -> No
     """Upload the inputs of a plan as far as the storage lacks them.
 
     A list of what is there decides. `progress` is called with bytes. Raise SourceError if a file
-    cannot be read or differs from the plan, CloudError if an upload fails; the next call goes on.
+    cannot be read or differs from the plan, CloudError if an upload fails; the next call continues.
     """
     cache_dir = Path(plan.context.data_dir) / "cache"
     for item in plan.context.uploads.values():

@@ -255,7 +255,7 @@ def ended(cloud: AzureCloud, name: str) -> str:
 
 
 def words(answer: Mapping[str, Any]) -> str:
-    """Return the messages of an error of Azure Resource Manager, with those of its details."""
+    """Return the messages of an error of Azure Resource Manager, and of its details."""
     error = answer.get("error") or {}
     messages = [error.get("message", ""), *(item["message"] for item in error.get("details", ()))]
     return " ".join(messages)

@@ -21,9 +21,9 @@ def allow(*actions: str, on: str = "*", **condition: Any) -> dict[str, Any]:
 
 
 class HealthyAccount(dict[str, str]):
-    """A healthy account, and the names of what a row may ask for, each made when it is looked up.
+    """A healthy account, and the names that a row may use; each thing is made at its first use.
 
-    Each has a name of its own, so that tests share a cloud.
+    No name comes twice, so that tests share a cloud.
     """
 
     def __init__(self, cloud: Cloud, name: str = "") -> None:
@@ -75,7 +75,7 @@ class HealthyAccount(dict[str, str]):
         return {**spec, "aws": {"role": self.role, **job.get("aws", {})}}
 
     def filled(self, value: Any) -> Any:
-        """Return a value of a row with the names of what it asks for."""
+        """Return a value of a row with the names that it uses."""
         if isinstance(value, str):
             return value.format_map(self)
         if isinstance(value, list):

@@ -154,7 +154,7 @@ def test_an_input_may_be_mounted_to_write_into_it(cloud: AzureCloud, folder: Pat
 
 @pytest.fixture
 def data(folder: Path) -> Path:
-    """A folder of data that is no part of the source."""
+    """A folder of data outside the source."""
     (folder / "data" / "deep").mkdir(parents=True)
     (folder / "data" / "deep" / "link").symlink_to("../a")
     for name in "ab":
