@@ -107,8 +107,10 @@ def local_files(spec: JobSpec, folder: Path) -> tuple[str, ...]:
     """Return the names of inputs that are files on this machine, for any provider."""
     names = []
     for name, item in spec.inputs.items():
-        places = filter(is_local, item.uri.values())
-        if any((folder / Path(place).expanduser()).is_file() for place in places):
+        local = [
+            folder / Path(place).expanduser() for place in item.uri.values() if is_local(place)
+        ]
+        if any(map(os.path.isfile, local)):  # pathlib raises for a name that is too long
             names.append(name)
 
     return tuple(names)

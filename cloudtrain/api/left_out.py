@@ -61,7 +61,7 @@ def _named(spec: JobSpec, tree: SourceTree) -> Iterator[tuple[str, str]]:
         yield word.rpartition("=")[2], BY_JOB
 
     programs = [tree.root / word for word in (spec.entrypoint or "").split()]
-    files = [file for file in programs if file.suffix in PROGRAMS and file.is_file()]
+    files = [file for file in programs if file.suffix in PROGRAMS and os.path.isfile(file)]  # noqa: PTH113
     for file, texts in paths_in(tree.root, *files):
         name = os.path.relpath(file, tree.root)
         yield name, "the program imports it"
