@@ -2,7 +2,8 @@
 
 A submit leaves a mark in the data folder. The first command here that sees the end starts a process
 that sends the message and then removes the mark, so that it is sent at least once, and no command
-waits for a receiver.
+waits for a receiver. The mark names the receivers that took the message: another one that is gone
+does not make it come to them again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState, explain
 from cloudtrain.settings import Settings, load_settings
+from cloudtrain_wire.bounded_files import read_regular_text
 from cloudtrain_wire.file_locks import acquire
 from cloudtrain_wire.secret_values import masker, secrets_in
 
@@ -32,13 +34,16 @@ FOLDER = "notify"
 """Folder with one entry per run whose end no receiver knows yet."""
 PAUSES = (0, 5, 30)
 """Seconds before each attempt; a later command that looks at the run tries again."""
+MAX_AGE_SECONDS = 7 * 86400
+"""Age of a mark at which no receiver is asked any longer."""
+RECEIVERS = ("command", "webhook", "slack")
 TIMEOUT_SECONDS = 10
 MAX_REASON = 300
 
 
 def expect(run: RunFolder, settings: Settings) -> None:
     """Note that receivers want the end of a run, if the user's settings name any."""
-    if any(settings.get(f"notify.{key}") for key in ("command", "slack", "webhook")):
+    if any(settings.get(f"notify.{key}") for key in RECEIVERS):
         mark = _mark(run)
         with suppress(OSError):
             make_private_folder(mark.parent)
@@ -73,8 +78,6 @@ def send_in_background(run: RunFolder) -> None:
 
 def send(run: RunFolder) -> bool:
     """Tell the end of a run, in several attempts. Return whether all receivers took it."""
-    from http.client import HTTPException  # slow to import
-
     mark = _mark(run)
     lock = acquire(mark, wait=False)
     if lock is None:  # another process does it
@@ -89,9 +92,7 @@ def send(run: RunFolder) -> bool:
         document = message_of(fold(run.run_id, run.each_event()))
         for pause in PAUSES:
             time.sleep(pause)
-            with suppress(OSError, ValueError, HTTPException, subprocess.SubprocessError):
-                _deliver(settings, document)
-                mark.unlink(missing_ok=True)
+            if _deliver(mark, settings, document):
                 return True
     finally:
         lock.release()
@@ -123,17 +124,44 @@ def message_of(state: RunState) -> dict[str, Any]:
     }
 
 
-def _deliver(settings: Settings, document: Mapping[str, Any]) -> None:
-    """Give a message to every receiver. Raise one of the errors that `send` knows for a refusal."""
+def _deliver(mark: Path, settings: Settings, document: Mapping[str, Any]) -> bool:
+    """Give a message to every receiver that did not take it yet. Return whether all took it."""
+    from http.client import HTTPException  # slow to import
+
+    missing = [key for key in RECEIVERS if settings.get(f"notify.{key}")]
+    with suppress(OSError):
+        taken = read_regular_text(mark).split()
+        missing = [key for key in missing if key not in taken]
+        if time.time() - mark.stat().st_mtime > MAX_AGE_SECONDS:
+            missing = []
+
+    refused = False
+    for key in missing:
+        try:
+            _give(key, str(settings[f"notify.{key}"]), document)
+        except (OSError, ValueError, HTTPException, subprocess.SubprocessError):
+            refused = True
+        else:
+            with mark.open("a") as file:
+                file.write(f"{key}\n")
+
+    if not refused:
+        mark.unlink(missing_ok=True)
+
+    return not refused
+
+
+def _give(key: str, value: str, document: Mapping[str, Any]) -> None:
+    """Give a message to one receiver. Raise one of the errors that `_deliver` knows for a refusal."""
     body = json.dumps(document).encode()
-    if command := settings.get("notify.command"):
-        words = [*shlex.split(command), document["text"]]
+    if key == "command":
+        words = [*shlex.split(value), document["text"]]
         subprocess.run(words, input=body, timeout=TIMEOUT_SECONDS, check=True)
-    if reference := settings.get("notify.webhook"):
-        _post(reference, body)
-    if reference := settings.get("notify.slack"):
+    elif key == "webhook":
+        _post(value, body)
+    else:
         text = document["text"].replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        _post(reference, json.dumps({"text": text}).encode())
+        _post(value, json.dumps({"text": text}).encode())
 
 
 def _post(reference: str, body: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 from pathlib import Path
@@ -97,6 +98,30 @@ def test_a_receiver_that_is_gone_is_asked_again_by_a_later_command(
         assert call(*words).code == 0
     assert [words[0] for words in started] == [sys.executable] * 3
     assert {words[-1] for words in started} == {str(run.path)}
+
+
+def test_a_receiver_that_is_gone_neither_silences_nor_repeats_the_others(
+    run: RunFolder, home: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[Request] = []
+
+    def answer(request: Request) -> Response:
+        requests.append(request)
+        return Response(200, [], b"ok")
+
+    with serve(answer) as port:
+        monkeypatch.setenv("HOOK", f"http://127.0.0.1:{port}/")
+        values = {"command": "false", "webhook": "env:HOOK", "slack": "env:GONE"}
+        assert not told_by(run, monkeypatch, **values)
+        assert not send(run)
+        assert len(requests) == 1
+        assert expected(home.data_dir) == {"a-1"}
+
+        os.utime(home.data_dir / FOLDER / "a-1", (0, 0))
+        monkeypatch.setattr(notification, "MAX_AGE_SECONDS", 60)
+        assert send(run)
+
+    assert expected(home.data_dir) == frozenset()
 
 
 def test_without_the_setting_nothing_is_noted(run: RunFolder, home: RunStore) -> None:
