@@ -24,6 +24,7 @@ from cloudtrain.errors import (
 )
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.discovered_run import DiscoveredRun, KnownRuns
+from cloudtrain.runs.files import bytes_of
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.logs import Observation
@@ -206,6 +207,8 @@ def list_runs(
                 _run_of(store, summary).status()
         if _is_unsettled(store, summary):
             summary = _updated(_run_of(store, summary), summary, unreachable, ask_clouds)
+        if summary["bytes"] is None:
+            summary = {**summary, "bytes": bytes_of(store.runs_dir / summary["run"])}
 
         listed.append(summary)
 

@@ -23,7 +23,7 @@ from cloudtrain.declaration import rehearsed_by
 from cloudtrain.runs.state import ENDED
 from cloudtrain.runs.store import sweep_ids, sweep_of_run
 from cloudtrain.settings import data_folder
-from cloudtrain.units import format_duration, format_number
+from cloudtrain.units import format_duration, format_number, format_size
 
 MIN_ARGUMENTS = 20
 """Minimum width of the arguments on a terminal."""
@@ -52,7 +52,8 @@ def with_sweeps(runs: list[dict[str, Any]], data_dir: str | None) -> list[dict[s
     rows = [run for run in runs if run["run"] not in trials]
     for listed in list_sweeps(data_dir=data_dir):
         if listed.id in shown:
-            rows.append(as_listed(listed.status()))
+            sizes = [run["bytes"] for run in runs if trials.get(run["run"]) == listed.id]
+            rows.append(as_listed(listed.status()) | {"bytes": sum(sizes)})
 
     return sorted(rows, key=lambda run: -run["created"])
 
@@ -64,7 +65,7 @@ def table_of(runs: Sequence[dict[str, Any]], metric: str = "") -> str:
     differ between runs of one job, as far as the terminal has room.
     """
     now = time.time()
-    header = ["RUN", "STATE", "PROVIDER", "NODES", "TOOK", "SUBMITTED"]
+    header = ["RUN", "STATE", "PROVIDER", "NODES", "TOOK", "SIZE", "SUBMITTED"]
     rows = []
     for run in runs:
         took = ""
@@ -81,7 +82,8 @@ def table_of(runs: Sequence[dict[str, Any]], metric: str = "") -> str:
             submitted = format_age(run["created"], now)
 
         nodes = run.get("size") or f"{run['nodes']}x{run['processes']}"
-        rows.append([run["run"], _format_state(run), provider, nodes, took, submitted])
+        size = format_size(run["bytes"])
+        rows.append([run["run"], _format_state(run), provider, nodes, took, size, submitted])
 
     if any(run["owner"] for run in runs):
         header.insert(2, "OWNER")

@@ -40,6 +40,22 @@ def make_private_folder(folder: Path) -> None:
         folder.mkdir(FOLDER_MODE, exist_ok=True)
 
 
+def bytes_of(folder: Path) -> int:
+    """Return the bytes of all files below a folder; a file with several names counts once."""
+    seen = set()
+    total = 0
+    for top, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # removed meanwhile
+                info = os.lstat(f"{top}/{name}")
+                if (info.st_dev, info.st_ino) not in seen:
+                    total += info.st_size
+                if info.st_nlink > 1:
+                    seen.add((info.st_dev, info.st_ino))
+
+    return total
+
+
 def sync_folder(folder: Path) -> None:
     """Flush the names of a folder's files to the disk. May raise OSError."""
     fd = os.open(folder, os.O_RDONLY)

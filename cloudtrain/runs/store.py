@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import RunNotFound, StorageError, did_you_mean
 from cloudtrain.runs.files import (
     DATA_DIR_HINT,
+    bytes_of,
     make_private_folder,
     new_folder,
     restrict_permissions,
@@ -35,7 +36,7 @@ from cloudtrain_wire.file_locks import FileLock, acquire, locked
 from cloudtrain_wire.process_identity import ProcessIdentity
 
 if TYPE_CHECKING:
-    from cloudtrain_wire.events import Event
+    from cloudtrain_wire.events import Billing, Event
 
 
 SWEEPS = "sweeps"
@@ -46,6 +47,9 @@ _TRIAL = re.compile(r"(.+)(?:-t[0-9]{3,}(?:-[0-9]+)?|-[0-9]{3,}-[0-9a-z]{8}|_[0-
 
 MAX_INDEX_BYTES = 1 << 28
 """Limit of the index: lines of about a million runs."""
+
+REMOVAL_LOCK = "removal.lock"
+"""File that a removal locks, and whoever creates a run shares."""
 
 CLEANUP_FOLDER = "leftovers"
 """Folder with one entry per run that may have left something outside its own folder."""
@@ -71,10 +75,13 @@ _SUMMARY_FIELDS: dict[str, tuple[type, ...]] = {
     "owner": _TEXT,
     "submitted": (bool,),
     "kept_until": _NUMBER_OR_NONE,
+    "billed_seconds": _NUMBER_OR_NONE,
+    "usd": _NUMBER_OR_NONE,
     "arguments": _MAPPING,
     "tags": _MAPPING,
     "metrics": _MAPPING,
     "best": _MAPPING,
+    "bytes": _COUNT,
 }
 """Fields of a summary, with the types that JSON gives them."""
 _MISSING = object()
@@ -155,7 +162,7 @@ class RunStore:
         until its release. Raise RunExists if the id is taken, StorageError if the disk refuses.
         """
         folder = RunFolder(self.runs_dir / run_id)
-        with new_folder(folder.path, documents, "run") as draft:
+        with self.unchanged(), new_folder(folder.path, documents, "run") as draft:
             restrict_permissions(self.data_dir)
             make_private_folder(draft / "logs")
             if submit_lock is not None:
@@ -169,6 +176,22 @@ class RunStore:
             self._drop_from_index(run_id)
 
         return folder
+
+    @contextmanager
+    def unchanged(self, *, alone: bool = False) -> Iterator[None]:
+        """Keep others from removing things inside the block. Raise StorageError.
+
+        `alone`: they create no runs either, so that what no run needs may go.
+        """
+        with storing(self.data_dir):
+            make_private_folder(self.data_dir)
+            lock = acquire(self.data_dir / REMOVAL_LOCK, shared=not alone)
+
+        assert lock is not None  # noqa: S101  (it has waited)
+        try:
+            yield
+        finally:
+            lock.release()
 
     def discard(self, run: RunFolder) -> None:
         """Remove a run that was never started; its id is free again. Raise StorageError."""
@@ -325,6 +348,7 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
 
         indexed[run_id] = summary_of(state)
         if _belongs(state):
+            indexed[run_id]["bytes"] = bytes_of(folder.path)
             fresh.append(indexed[run_id])
 
     if fresh:
@@ -335,7 +359,8 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
 def index_run(folder: RunFolder, state: RunState) -> None:
     """Add an ended run to the index. Disk errors are ignored."""
     if _belongs(state):
-        _append(RunStore(folder.path.parents[1]), [summary_of(state)])
+        summary = summary_of(state) | {"bytes": bytes_of(folder.path)}
+        _append(RunStore(folder.path.parents[1]), [summary])
 
 
 def forget_run(folder: RunFolder) -> None:
@@ -357,9 +382,12 @@ def summary_of(state: RunState) -> dict[str, Any]:
     """Return the fields of a state for a list. Times are Unix timestamps.
 
     `metrics` has the last values, `best` the best ones, where the name tells which those are.
+    `bytes`, the size of the run's folder, is None: who knows the folder adds it.
     """
-    document = state.to_json()
-    document["cause"] = ""
+    document = state.to_json() | {"cause": "", "billed_seconds": None, "usd": None, "bytes": None}
+    if bill := state.billing:
+        document["billed_seconds"] = _billed_seconds(bill)
+        document["usd"] = bill.usd
     if state.state == "failed":
         document["cause"] = explain(state)
 
@@ -379,6 +407,17 @@ def summary_of(state: RunState) -> dict[str, Any]:
 def _finite(value: float) -> float | None:
     """Return a number that JSON has, or None."""
     return value if math.isfinite(value) else None
+
+
+def _billed_seconds(bill: Billing) -> float | None:
+    """Return the billed seconds of each machine, also while it was kept."""
+    seconds = bill.billable_seconds
+    if seconds is None:
+        seconds = bill.training_seconds
+    if seconds is None:
+        return None
+
+    return seconds + (bill.kept_seconds or 0)
 
 
 def _damaged(folder: RunFolder, reason: str) -> dict[str, Any]:
