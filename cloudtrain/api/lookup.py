@@ -30,6 +30,7 @@ from cloudtrain.runs.history import History
 from cloudtrain.runs.logs import Observation
 from cloudtrain.runs.state import ENDED
 from cloudtrain.runs.store import DAMAGED, RunStore, summaries, summary_of
+from cloudtrain.runs.tombstones import tombstones
 from cloudtrain.settings import data_folder, load_settings
 from cloudtrain_wire.bounded_files import read_regular_file
 from cloudtrain_wire.events import Phase
@@ -96,11 +97,12 @@ def import_remote_runs(
         known_runs = _known_runs(store, name, everything=everything)
 
     new = []
+    removed = {line["run"] for line in tombstones(store.data_dir)}
 
     for job in get_provider(name).discover_runs(settings, run_id, known_runs):
         if (store.runs_dir / job.run_id).is_dir():
             _update_known_run(RunFolder(store.runs_dir / job.run_id), job)
-        else:
+        elif job.run_id not in removed:
             new += _create_run_folder(store, job)
 
     if not run_id:
@@ -111,6 +113,10 @@ def import_remote_runs(
 
 def _known_runs(store: RunStore, provider: str, *, everything: bool) -> KnownRuns:
     states = {}
+    for line in tombstones(store.data_dir):
+        if line["provider"] == provider:
+            states[line["run"]] = line["state"]
+
     for line in summaries(store):
         # A run that ended as not started is left out: the provider may know its job.
         may_have_job = line["submitted"] or line["state"] not in ENDED

@@ -17,6 +17,7 @@ from cloudtrain.providers.progress import Note, Progress
 from cloudtrain.runs.files import storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.forecast import Forecast, forecast
+from cloudtrain.runs.in_use import in_use
 from cloudtrain.runs.logs import LogLine, Observation
 from cloudtrain.runs.metric_points import MetricPoint, metric_points
 from cloudtrain.runs.record import terms_of
@@ -105,7 +106,8 @@ class Run:
         seconds, while the run continues; CloudError if the cloud does not answer and asking again
         cannot help.
         """
-        yield from updates(self._monitor, tail=tail, timeout=timeout)
+        with in_use(self.folder.path):
+            yield from updates(self._monitor, tail=tail, timeout=timeout)
 
     def wait(self, timeout: float | None = None) -> RunState:
         """Wait for the end and return the state.
@@ -117,7 +119,7 @@ class Run:
         from cloudtrain.api.card import live_card
 
         wait = Wait(self._monitor, timeout)
-        with live_card() as show:
+        with in_use(self.folder.path), live_card() as show:
             while not (state := self._monitor.refresh()).has_ended:
                 show(state)
                 wait.raise_if_over()
@@ -166,15 +168,16 @@ class Run:
         stream = LogStream(
             self._monitor, node=node, rank=rank, since=since, grep=grep, metrics=metrics
         )
-        yield from stream.stored(tail=tail, retry=follow)
-        wait = Wait(self._monitor)
-        while follow:
-            yield from stream.fresh()
-            if stream.has_ended:
-                return
-            if waiting is not None:
-                waiting(self._monitor.state)
-            wait.pause()
+        with in_use(self.folder.path):
+            yield from stream.stored(tail=tail, retry=follow)
+            wait = Wait(self._monitor)
+            while follow:
+                yield from stream.fresh()
+                if stream.has_ended:
+                    return
+                if waiting is not None:
+                    waiting(self._monitor.state)
+                wait.pause()
 
     def metrics(self) -> list[MetricPoint]:
         """Return every stored report of metrics. May raise StorageError."""
@@ -270,8 +273,9 @@ class Run:
         if checkpoints:
             names.append("checkpoints")
         # Stored files can be copied even if the provider does not answer.
-        state = self.last_known()
-        fetch_results(self._monitor.provider, self.folder, state, names, target, progress, note)
+        with in_use(self.folder.path):
+            state = self.last_known()
+            fetch_results(self._monitor.provider, self.folder, state, names, target, progress, note)
         return target
 
     def artifacts(self) -> Mapping[str, str]:
@@ -303,8 +307,9 @@ class Run:
         from cloudtrain.api.context import archive_of
         from cloudtrain.api.submit import submit
 
-        rerun = self.plan_again(overrides, fresh=fresh, provider=provider)
-        return Run(submit(rerun, archive=archive_of(rerun)))
+        with in_use(self.folder.path):
+            rerun = self.plan_again(overrides, fresh=fresh, provider=provider)
+            return Run(submit(rerun, archive=archive_of(rerun)))
 
     def plan_again(
         self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None

@@ -42,6 +42,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "list": "List all runs.",
         "stop": "Stop a run; what it saved is kept.",
         "fetch": "Copy what a run left: model and output.",
+        "cost": "Show what runs in clouds have cost.",
+        "rm": "Remove runs from this machine.",
+        "prune": "Remove old runs, and unused sources and environments.",
     },
     "Tools": {
         "gpus": "Show machines with GPUs of both clouds, and their prices.",

@@ -21,6 +21,7 @@ from cloudtrain.cli.options import (
 )
 from cloudtrain.cli.output import command, print_message
 from cloudtrain.cli.terminal import one_line
+from cloudtrain.runs.in_use import in_use
 
 
 @click.command("rerun", epilog="Example:\n\n  cloudtrain rerun --set limits.max_runtime='2 h'")
@@ -47,30 +48,34 @@ def rerun_command(
     from cloudtrain.shown_text import listed
 
     old = chosen_run(run, data_folder, best=options["best"])
-    plan = old.plan_again(
-        options["overrides"], fresh=options["fresh"], provider=options["provider"]
-    )
-    issues = preflight(plan)
-    raise_errors(issues)
-    print_message(
-        f"again after {old.id}"
-        + (f", from its checkpoints in {plan.context.resume_from}" * bool(plan.context.resume_from))
-    )
-    archive = archive_of(plan)
-    if changed := changed_files(plan):
-        folder = plan.context.folder
-        submit = command("submit") if Path(folder) == Path.cwd() else command("submit", folder)
-        without = ", without these checkpoints" if plan.context.resume_from else ""
-        print_message(
-            f"  note: runs the source of {old.id}; changed since: {one_line(listed(changed))}."
-            f" {submit} takes the present source{without}"
+    with in_use(old.folder.path):
+        plan = old.plan_again(
+            options["overrides"], fresh=options["fresh"], provider=options["provider"]
         )
-    start(
-        plan,
-        issues,
-        archive=archive,
-        detach=detach,
-        as_json=as_json,
-        after=old.id,
-        yes=options["yes"],
-    )
+        issues = preflight(plan)
+        raise_errors(issues)
+        print_message(
+            f"again after {old.id}"
+            + (
+                f", from its checkpoints in {plan.context.resume_from}"
+                * bool(plan.context.resume_from)
+            )
+        )
+        archive = archive_of(plan)
+        if changed := changed_files(plan):
+            folder = plan.context.folder
+            submit = command("submit") if Path(folder) == Path.cwd() else command("submit", folder)
+            without = ", without these checkpoints" if plan.context.resume_from else ""
+            print_message(
+                f"  note: runs the source of {old.id}; changed since: {one_line(listed(changed))}."
+                f" {submit} takes the present source{without}"
+            )
+        start(
+            plan,
+            issues,
+            archive=archive,
+            detach=detach,
+            as_json=as_json,
+            after=old.id,
+            yes=options["yes"],
+        )

@@ -34,6 +34,8 @@ class DiscoveredRun:
     """First event of the run, if this machine does not know the run yet."""
     ref: dict[str, Any]
     """Reference to the job, as `Provider.start` returns it."""
+    spot: bool | None = None
+    """Whether it runs on spot machines; None if unknown."""
     updates: Sequence[Event] = ()
     """The current phase of the job, or its end."""
 
@@ -58,6 +60,7 @@ class DiscoveredRun:
                 "grace_seconds": self.grace_seconds,
                 "facts": {**self.config.to_json(), "instances": [self.instance]},
             },
+            "spot": self.spot,
             "adopted": time.time(),
         }
         return {"plan.json": as_text(plan), "request.json": as_text(dict(self.request))}

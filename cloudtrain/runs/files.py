@@ -40,20 +40,20 @@ def make_private_folder(folder: Path) -> None:
         folder.mkdir(FOLDER_MODE, exist_ok=True)
 
 
-def bytes_of(folder: Path) -> int:
-    """Return the bytes of all files below a folder; a file with several names counts once."""
-    seen = set()
-    total = 0
-    for top, _, names in os.walk(folder):
+def bytes_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files below a folder; a file of several names is one."""
+    sizes = {}
+    for top, _, names in os.walk(path):
         for name in names:
             with suppress(OSError):  # removed meanwhile
                 info = os.lstat(f"{top}/{name}")
-                if (info.st_dev, info.st_ino) not in seen:
-                    total += info.st_size
-                if info.st_nlink > 1:
-                    seen.add((info.st_dev, info.st_ino))
+                sizes[info.st_dev, info.st_ino] = info.st_size
 
-    return total
+    if not sizes and not path.is_dir():
+        with suppress(OSError):
+            return os.lstat(path).st_size
+
+    return sum(sizes.values())
 
 
 def sync_folder(folder: Path) -> None:

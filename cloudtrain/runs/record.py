@@ -92,6 +92,35 @@ class RunRecord:
         return self._part("target", "quote")
 
     @property
+    def owner(self) -> str:
+        """Who planned it on this machine; empty if unknown. May raise StorageError."""
+        return str(self._part("facts").get("owner") or "")
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """Types of its machines, by preference; empty if unknown. May raise StorageError."""
+        return tuple(map(str, self._part("target", "facts").get("instances") or ()))
+
+    @property
+    def price(self) -> Mapping[str, Any]:
+        """List price of a machine as JSON; empty if unknown. May raise StorageError."""
+        price = part_of(self.quote, "price")
+        prices = self._part("target", "facts", "prices")
+        if not price and len(self.machines) == 1 and self.machines[0] in prices:
+            return {"usd": prices[self.machines[0]]}
+
+        return price
+
+    @property
+    def is_spot(self) -> bool | None:
+        """Whether it runs on spot machines; None if unknown. May raise StorageError."""
+        if self.is_of_another_machine:
+            spot: bool | None = self._plan.get("spot")
+            return spot
+
+        return bool(self._part("spec", "resources").get("spot"))
+
+    @property
     def trial(self) -> Mapping[str, Any]:
         """TrialRules of the plan as JSON; empty if the run is not a trial."""
         return self._part("facts", "trial")

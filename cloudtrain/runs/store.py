@@ -49,7 +49,7 @@ MAX_INDEX_BYTES = 1 << 28
 """Limit of the index: lines of about a million runs."""
 
 REMOVAL_LOCK = "removal.lock"
-"""File that a removal locks, and whoever creates a run shares."""
+"""File that a removal locks, and that the creation of a run shares."""
 
 CLEANUP_FOLDER = "leftovers"
 """Folder with one entry per run that may have left something outside its own folder."""
@@ -181,7 +181,7 @@ class RunStore:
     def unchanged(self, *, alone: bool = False) -> Iterator[None]:
         """Keep others from removing things inside the block. Raise StorageError.
 
-        `alone`: they create no runs either, so that what no run needs may go.
+        `alone`: they create no runs either.
         """
         with storing(self.data_dir):
             make_private_folder(self.data_dir)

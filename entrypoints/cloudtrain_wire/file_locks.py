@@ -39,18 +39,21 @@ def acquire(
     path: Path,
     *,
     wait: bool = True,
+    shared: bool = False,
     flags: int = os.O_RDWR,
     on_wait: Callable[[], None] = lambda: None,
 ) -> FileLock | None:
     """Open a file, creating it if necessary, and lock it.
 
-    Return None if another process holds the lock and `wait` is false. `flags`: how to open the
-    file. `on_wait`: called once before waiting. Raise OSError if the disk fails or has no locks.
+    Return None if another process holds the lock and `wait` is false. `shared`: others may hold it
+    so, too. `flags`: how to open the file. `on_wait`: called once before waiting. Raise OSError if
+    the disk fails or has no locks.
     """
     file = os.open(path, flags | os.O_CREAT, _FILE_MODE)
 
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
-        is_held = _flock(file, wait, on_wait)
+        is_held = _flock(file, kind, wait, on_wait)
     except OSError as error:
         os.close(file)
         if error.errno not in NO_LOCKS:
@@ -117,14 +120,14 @@ def disk_time(folder: Path) -> float:
         return time.time()
 
 
-def _flock(file: int, wait: bool, on_wait: Callable[[], None]) -> bool:
+def _flock(file: int, kind: int, wait: bool, on_wait: Callable[[], None]) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         if not wait:
             return False
 
         on_wait()
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, kind)
 
     return True

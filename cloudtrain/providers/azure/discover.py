@@ -138,7 +138,17 @@ def adopted_run(
         request=document,
         submitting=submitting,
         ref=ref,
+        spot=_is_spot(document),
     )
+
+
+def _is_spot(document: Mapping[str, Any]) -> bool | None:
+    """Return whether its machines are spot machines; None for a cluster, which has its own tier."""
+    tier = (document.get("queue_settings") or {}).get("job_tier")
+    if not tier:
+        return None
+
+    return str(tier).lower() == "spot"
 
 
 def nodes_of(document: Mapping[str, Any]) -> int:

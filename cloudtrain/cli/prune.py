@@ -1,0 +1,62 @@
+"""The command `prune`: remove old runs, and unused sources and environments."""
+
+from __future__ import annotations
+
+import click
+
+from cloudtrain.api.lookup import list_runs
+from cloudtrain.api.removal import prunable
+from cloudtrain.cli.options import data_dir, json_option
+from cloudtrain.cli.removal_view import (
+    carry_out,
+    remove_dry_run_option,
+    remove_yes_option,
+    unended_sweeps,
+)
+from cloudtrain.errors import UsageError
+from cloudtrain.runs.store import RunStore
+from cloudtrain.settings import data_folder
+from cloudtrain.units import parse_duration
+
+DEFAULT_OLDER = "30d"
+DEFAULT_KEEP = 3
+
+
+@click.command("prune", epilog="Example:\n\n  cloudtrain prune --older 7d --keep 3 --dry-run")
+@click.option(
+    "--older",
+    metavar="TIME",
+    default=DEFAULT_OLDER,
+    show_default=True,
+    help="Only runs that ended longer ago.",
+)
+@click.option(
+    "--keep",
+    metavar="N",
+    type=click.IntRange(0),
+    default=DEFAULT_KEEP,
+    show_default=True,
+    help="Keep the newest N runs and sweeps of each job.",
+)
+@remove_yes_option
+@remove_dry_run_option
+@json_option
+@data_dir
+def prune_command(
+    folder: str | None, /, older: str, keep: int, as_json: bool, yes: bool, dry_run: bool
+) -> None:
+    """Remove old runs and sweeps from this machine, unused sources and environments.
+
+    A run that goes on, that another one continues from, or that any process watches or reads, stays.
+    Clouds keep their jobs and files.
+    """
+    try:
+        seconds = parse_duration(older)
+    except ValueError as error:
+        raise UsageError(f"--older: {error}", hint="a duration such as 7d") from None
+
+    store = RunStore(data_folder(folder))
+    things = prunable(
+        store, list_runs(data_dir=folder), unended_sweeps(store), older=seconds, keep=keep
+    )
+    carry_out(store, things, yes=yes, dry_run=dry_run, as_json=as_json)

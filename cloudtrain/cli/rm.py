@@ -1,0 +1,53 @@
+"""The command `rm`: remove runs from this machine."""
+
+from __future__ import annotations
+
+import click
+
+from cloudtrain.api.removal import removable
+from cloudtrain.api.run import Run
+from cloudtrain.cli.chosen_run import chosen
+from cloudtrain.cli.options import data_dir, json_option, runs_argument
+from cloudtrain.cli.removal_view import (
+    carry_out,
+    remove_dry_run_option,
+    remove_yes_option,
+    unended_sweeps,
+)
+from cloudtrain.errors import UsageError
+from cloudtrain.runs.store import RunStore
+from cloudtrain.settings import data_folder
+
+
+@click.command("rm", epilog="Example:\n\n  cloudtrain rm digits-k2x9")
+@runs_argument
+@remove_yes_option
+@remove_dry_run_option
+@json_option
+@data_dir
+def rm_command(
+    folder: str | None, /, runs: tuple[str, ...], as_json: bool, yes: bool, dry_run: bool
+) -> None:
+    """Remove RUNs, which have ended, from this machine: logs, model, output and checkpoints.
+
+    A sweep goes with its trials. A run that another one continues from, or that any process watches
+    or reads, stays. The cloud keeps its job and its files. `cloudtrain cost` still counts the run.
+    """
+    if not runs:
+        raise UsageError("name the runs that may go", hint="cloudtrain prune removes old ones")
+
+    names = []
+    for name in runs:
+        target = chosen(name, folder)
+        names.append(target.id)
+        if isinstance(target, Run):
+            target.last_known()  # the cloud may know its end
+
+    store = RunStore(data_folder(folder))
+    carry_out(
+        store,
+        removable(store, names, unended_sweeps(store)),
+        yes=yes,
+        dry_run=dry_run,
+        as_json=as_json,
+    )
