@@ -167,3 +167,12 @@ def test_the_exit_code_tells_what_to_set_right_from_a_cloud_that_does_not_answer
     assert exit_code([lost, question.wrong("no", "make one")]) == 2
     assert denied.issue() == warning("bucket: not checked: AccessDenied")
     assert question.found("yes").issue() is None
+
+
+def test_the_disk_tells_what_the_data_folder_holds(tmp_path: Path) -> None:
+    for name, size in (("runs", 2_000_000), ("packages", 3_000_000), ("cache", 1000)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(bytes(size))
+
+    answer = checkup.disk_check(tmp_path, 10**11).answer
+    assert "it holds packages 3.0 MB, runs 2.0 MB; cloudtrain prune" in answer

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from cloudtrain.checkup import Check, Question
@@ -17,6 +18,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.local import machine
 from cloudtrain.providers.local.backend import ON_CPU
 from cloudtrain.providers.local.machine import GpuFacts, LocalConfig, PythonFacts
+from cloudtrain.runs.files import bytes_of
 from cloudtrain.source.inputs import is_empty
 from cloudtrain.units import format_size
 from cloudtrain_wire.visible_gpus import present_gpus, visible_gpus
@@ -30,6 +32,9 @@ OLDEST_PYTHON = "3.10"
 
 MIN_FREE_BYTES = 2 * 10**9
 """Space for a run's source, logs and a few checkpoints of a small model."""
+
+MIN_NAMED_BYTES = 10**6
+"""Smaller parts of the data folder are not named."""
 
 MIN_DRIVERS: Mapping[int, str] = {11: "450.80.02", 12: "525.60.13", 13: "580"}
 """Major version of CUDA -> its oldest driver (NVIDIA, "CUDA Compatibility")."""
@@ -366,7 +371,22 @@ def disk_check(folder: Path, free: int, *, can_write: bool = True) -> Check:
             fix,
         )
 
-    return question.found(f"{format_size(free)} are free")
+    return question.found(f"{format_size(free)} are free{_content(folder)}")
+
+
+def _content(folder: Path) -> str:
+    """Return `; it holds runs 1.2 GB, packages 200 MB`, the largest first, or ""."""
+    sizes = {}
+    with suppress(OSError):
+        sizes = {path.name: bytes_of(path) for path in folder.iterdir()}
+
+    names = [name for name in sizes if sizes[name] >= MIN_NAMED_BYTES]
+    names.sort(key=lambda name: -sizes[name])
+    if not names:
+        return ""
+
+    parts = ", ".join(f"{name} {format_size(sizes[name])}" for name in names)
+    return f"; it holds {parts}; cloudtrain prune removes what is old"
 
 
 def _is_too_old(gpus: GpuFacts, facts: PythonFacts) -> bool:
