@@ -36,6 +36,7 @@ from cloudtrain.runs.store import (
 )
 from cloudtrain.runs.tombstones import bury
 from cloudtrain_wire.bounded_files import read_regular_file
+from cloudtrain_wire.environments import COMPLETE
 
 DAY = 86_400
 
@@ -214,7 +215,7 @@ def _unneeded(data_dir: Path, before: float) -> Iterator[Path]:
                 yield path
 
     packages = data_dir / "packages"
-    complete = (*packages.glob("*/COMPLETE"), *packages.glob("images/*/*/COMPLETE"))
+    complete = (*packages.glob(f"*/{COMPLETE}"), *packages.glob(f"images/*/*/{COMPLETE}"))
     made = [path.stat().st_mtime for path in complete]
     if made and max(made) < before:
         yield packages

@@ -20,6 +20,7 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.in_use import in_use
 from cloudtrain.runs.store import SWEEPS, RunStore
 from cloudtrain.runs.tombstones import bury, tombstones
+from cloudtrain_wire.environments import COMPLETE
 from cloudtrain_wire.file_locks import locked
 from tests.support.in_process import call
 from tests.support.samples import BORN, born, write_events
@@ -264,7 +265,7 @@ def test_sources_and_environments_go_when_no_run_needs_them(store: RunStore) -> 
         "sources/d1.tar.gz",
         "sources/d2.tar.gz",
         "sources/.d3.tmp",
-        "packages/e/COMPLETE",
+        f"packages/e/{COMPLETE}",
     ):
         path = store.data_dir / name
         path.parent.mkdir(parents=True, exist_ok=True)

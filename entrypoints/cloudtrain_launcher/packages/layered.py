@@ -2,7 +2,7 @@
 
 An environment is a virtual environment with its own packages first and the image's packages, such
 as torch, behind them on the path; those are neither copied nor changed. It is valid once it
-contains the file `COMPLETE`; leftovers of a killed process or a full disk are replaced. A lock
+contains its file `COMPLETE`; leftovers of a killed process or a full disk are replaced. A lock
 prevents concurrent creation.
 
 A job runs in a thin layer above the kept environment: packages that its program installs go there
@@ -23,10 +23,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from cloudtrain_wire.environments import COMPLETE
 from cloudtrain_wire.file_locks import locked
-
-COMPLETE = "cloudtrain-complete.json"
-"""Last file written into an environment; it lists the installed packages."""
 
 BELOW = "_cloudtrain_below.pth"
 """File that Python reads at its start, to add the packages below at the end of the path."""

@@ -21,6 +21,7 @@ from cloudtrain_launcher.contract import Job
 from cloudtrain_launcher.packages import image, installers, layered
 from cloudtrain_launcher.packages.install import Installation
 from cloudtrain_launcher.packages.installation import PACKAGES_DIR, RESULT, activate
+from cloudtrain_wire.environments import COMPLETE
 from cloudtrain_wire.requirement_files import requested_list
 from tests.support.waiting import HANG_SECONDS
 from tests.support.wheels import make_wheel, offline
@@ -359,5 +360,5 @@ def test_what_a_program_installs_reaches_no_other_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"installed": 1}', "{", "\x00"])
 def test_an_environment_whose_record_is_damaged_is_made_anew(tmp_path: Path, text: str) -> None:
-    (tmp_path / layered.COMPLETE).write_text(text)
+    (tmp_path / COMPLETE).write_text(text)
     assert layered.installed_in(tmp_path) is None
