@@ -8,10 +8,11 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from cloudtrain.api.lookup import list_runs
+from cloudtrain.api.lookup import list_runs, may_start_late
 from cloudtrain.api.selected_runs import RunFilter
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import StorageError, UsageError
+from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.forecast import HOUR
 from cloudtrain.runs.record import RunRecord
@@ -90,9 +91,11 @@ def cost_of(folder: RunFolder, summary: Mapping[str, Any], now: float) -> dict[s
             cost["usd_per_hour"] = record.price["usd"] * summary["nodes"]
 
     has_ended = summary["state"] in ENDED
-    if has_ended and not summary["submitted"]:  # no job, no bill
-        cost["billed_seconds"] = cost["billed_seconds"] or 0
-        cost["usd"] = cost["usd"] or 0.0
+    if has_ended and not summary["submitted"]:
+        state = fold(summary["run"], folder.each_event())
+        if not may_start_late(state, now):  # no job, no bill
+            cost["billed_seconds"] = cost["billed_seconds"] or 0
+            cost["usd"] = cost["usd"] or 0.0
 
     per_hour = cost["usd_per_hour"]
     if not has_ended and per_hour is not None:

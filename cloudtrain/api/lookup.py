@@ -28,7 +28,7 @@ from cloudtrain.runs.files import bytes_of
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.logs import Observation
-from cloudtrain.runs.state import ENDED
+from cloudtrain.runs.state import ENDED, RunState
 from cloudtrain.runs.store import DAMAGED, RunStore, summaries, summary_of
 from cloudtrain.runs.tombstones import tombstones
 from cloudtrain.settings import data_folder, load_settings
@@ -235,8 +235,12 @@ def _is_unsettled(store: RunStore, summary: Mapping[str, Any]) -> bool:
     except StorageError:  # just removed or damaged
         return False
 
-    is_recent = time.time() - state.requested < LATE_START_SECONDS
-    return not state.has_ended or (state.may_have_started and is_recent)
+    return not state.has_ended or may_start_late(state, time.time())
+
+
+def may_start_late(state: RunState, now: float) -> bool:
+    """Return whether a run that ended as not started may still turn out to have a job."""
+    return state.may_have_started and now - state.requested < LATE_START_SECONDS
 
 
 def _updated(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.api.costs import cost_of
-from cloudtrain.api.lookup import LATE_START_SECONDS
+from cloudtrain.api.lookup import may_start_late
 from cloudtrain.api.notification import expected
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.runs.files import bytes_of, make_private_folder, storing
@@ -130,7 +130,7 @@ class Removal:
             return "its events do not tell whether it runs"
         if not state.has_ended:
             return f"it is {state.state}; cloudtrain stop {thing.name}"
-        if state.may_have_started and now - state.requested < LATE_START_SECONDS:
+        if may_start_late(state, now):
             return "its job may still appear"
         if state.kept_until > now:
             return f"its machines are kept; cloudtrain stop --release {thing.name}"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.api import removal
+from cloudtrain.api.costs import cost_of
 from cloudtrain.api.lookup import list_runs
 from cloudtrain.api.removal import prunable, removable, remove
 from cloudtrain.errors import UsageError
@@ -50,6 +51,20 @@ def prune(store: RunStore, older: float = OLD, keep: int = 0) -> list[str]:
 
 def listed(store: RunStore) -> list[str]:
     return sorted(run["run"] for run in list_runs(data_dir=str(store.data_dir)))
+
+
+@pytest.mark.parametrize(("requested", "usd"), [(None, 0.0), (60.0, None), (90_000.0, 0.0)])
+def test_a_run_without_a_job_costs_nothing_unless_its_job_may_appear(
+    store: RunStore, requested: float | None, usd: float | None
+) -> None:
+    now = time.time()
+    events: list[dict[str, Any]] = [{**ENDED, "state": "failed", "time": now}]
+    if requested is not None:
+        events.insert(0, {"type": "creating", "time": now - requested})
+
+    run = born(store, "a-1", *events)
+    (summary,) = list_runs(data_dir=str(store.data_dir), ask_clouds=False)
+    assert cost_of(run, summary, now)["usd"] == usd
 
 
 def test_a_removed_run_leaves_its_tombstone_alone(store: RunStore) -> None:
