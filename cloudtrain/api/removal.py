@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -281,6 +282,7 @@ def _move_aside(path: Path) -> bool:
 
 def _delete(data_dir: Path) -> None:
     """Delete what was moved aside, by a removal that was killed, too. Links are not followed."""
+    left = []
     for parent in (data_dir, *(data_dir / name for name in _KINDS)):
         folder = parent / REMOVED
         if not folder.is_dir() or not folder.resolve().is_relative_to(data_dir.resolve()):
@@ -289,11 +291,30 @@ def _delete(data_dir: Path) -> None:
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
+                if path.exists():
+                    _make_writable(path)
+                    shutil.rmtree(path, ignore_errors=True)
             else:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
 
-            if path.exists():
-                raise StorageError(
-                    f"{path}: some files could not be deleted",
-                    hint="they are another user's, such as a container's: sudo rm -r deletes them",
-                )
+            if os.path.lexists(path):
+                left.append(str(path))
+
+    if left:
+        raise StorageError(
+            f"{', '.join(left)}: some files could not be deleted; all others are",
+            hint="if they are another user's, such as a container's: sudo rm -r deletes them",
+        )
+
+
+def _make_writable(path: Path) -> None:
+    """Let the owner delete what is in this folder and in those below. Links are not followed."""
+    with suppress(OSError):
+        path.chmod(0o700)
+        for _, folders, _, parent in os.fwalk(path):
+            for name in folders:
+                is_link = stat.S_ISLNK(os.lstat(name, dir_fd=parent).st_mode)
+                if not is_link:
+                    with suppress(OSError):
+                        os.chmod(name, 0o700, dir_fd=parent)

@@ -16,7 +16,7 @@ from cloudtrain.api import removal
 from cloudtrain.api.costs import cost_of
 from cloudtrain.api.lookup import list_runs
 from cloudtrain.api.removal import prunable, removable, remove
-from cloudtrain.errors import UsageError
+from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.in_use import in_use
 from cloudtrain.runs.store import SWEEPS, RunStore
@@ -184,6 +184,50 @@ def test_links_in_a_run_are_not_followed(store: RunStore, tmp_path: Path) -> Non
     (run.path / "model" / "link").symlink_to(tmp_path / "mine" / "data")
     remove(store, removable(store, ["a-1"], ()))
     assert (tmp_path / "mine" / "data").read_text() == "kept"
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete no folder that has one without write permission in it, as for a user but root."""
+    delete = shutil.rmtree
+
+    def deleted(path: Path, ignore_errors: bool = False) -> None:
+        folders = [path, *(each for each in path.rglob("*") if each.is_dir())]
+        if all(each.is_symlink() or each.stat().st_mode & 0o200 for each in folders):
+            delete(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", deleted)
+
+
+@pytest.mark.usefixtures("refusing")
+def test_folders_without_write_permission_are_deleted(store: RunStore, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o500)
+    run = ended(store, "a-1")
+    (run.path / "model" / "link").symlink_to(theirs)
+    (run.path / "model" / "below").mkdir(mode=0o500)
+    (run.path / "model").chmod(0o500)
+    remove(store, removable(store, ["a-1"], ()))
+    assert not list((store.runs_dir / removal.REMOVED).iterdir())
+    assert theirs.stat().st_mode & 0o777 == 0o500
+
+
+def test_what_cannot_be_deleted_does_not_keep_the_rest(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = shutil.rmtree
+    for run_id in ("a-1", "a-2", "a-3"):
+        ended(store, run_id)
+
+    def deleted(path: Path, ignore_errors: bool = False) -> None:
+        if "a-2" not in str(path):
+            delete(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", deleted)
+    with pytest.raises(StorageError, match=r"a-2\.\w+: some files"):
+        remove(store, removable(store, ["a-1", "a-2", "a-3"], ()))
+    (left,) = (store.runs_dir / removal.REMOVED).iterdir()
+    assert left.name.startswith("a-2.")
 
 
 class Killed(BaseException):
