@@ -21,7 +21,9 @@ from cloudtrain.planning.plan import UNREAD, LocalInput, Plan, PlanContext, Sour
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.progress import Progress
+from cloudtrain.runs.files import make_private_folder
 from cloudtrain.runs.folder import new_run_id
+from cloudtrain.runs.store import USED, RunStore
 from cloudtrain.settings import STRICT, Settings
 from cloudtrain.shown_text import listed
 from cloudtrain.source.distributions import Requested, find_requirements, requested_by
@@ -303,6 +305,7 @@ def pack_source(plan: Plan, progress: Progress | None) -> Path:
     before = _last_scan.get(plan.context.source.digest)
     data_dir = Path(plan.context.data_dir)
     folder = _archive_folder(plan)
+    _mark_used(plan)
 
     tree = _scan_again(plan)
     if tree.digest != plan.context.source.digest:
@@ -339,6 +342,7 @@ def archive_of(plan: Plan) -> Path:
     """Return the stored archive of a plan's source. Raise StorageError if it holds another one."""
     digest = plan.context.source.digest
     path = _archive_folder(plan) / f"{digest}.tar.gz"
+    _mark_used(plan)
     if not holds(path, digest, Path(plan.context.data_dir) / _CACHE):
         problem = "is gone"
         if path.is_file():
@@ -350,6 +354,14 @@ def archive_of(plan: Plan) -> Path:
         )
 
     return path
+
+
+def _mark_used(plan: Plan) -> None:
+    """Keep a removal from deleting a source that no run names yet."""
+    with suppress(OSError, StorageError), RunStore(Path(plan.context.data_dir)).unchanged():
+        mark = _archive_folder(plan) / f"{plan.context.source.digest}{USED}"
+        make_private_folder(mark.parent)
+        mark.touch(mode=0o600)
 
 
 def is_packed(plan: Plan) -> bool:

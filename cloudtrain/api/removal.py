@@ -28,6 +28,7 @@ from cloudtrain.runs.in_use import claim
 from cloudtrain.runs.state import ENDED
 from cloudtrain.runs.store import (
     SWEEPS,
+    USED,
     RunStore,
     submitted_at,
     summaries,
@@ -105,7 +106,8 @@ class Removal:
         if not thing.path.resolve().is_relative_to(self._store.data_dir.resolve()):
             return f"a link leads out of {self._store.data_dir}"
         if thing.kind == "source":
-            return self._named_by(thing.name.strip(".").partition(".")[0])
+            digest = thing.name.strip(".").partition(".")[0]
+            return _used_lately(thing.path.with_name(digest + USED)) or self._named_by(digest)
         if thing.kind == "environments":
             goes_on = (run for run in summaries(self._store) if run["state"] not in ENDED)
             return str(next(goes_on, {"run": ""})["run"])
@@ -220,6 +222,15 @@ def _unneeded(data_dir: Path, before: float) -> Iterator[Path]:
     made = [path.stat().st_mtime for path in complete]
     if made and max(made) < before:
         yield packages
+
+
+def _used_lately(mark: Path) -> str:
+    """Return why a source stays that a submit has used, whose run may not exist yet, or ""."""
+    with suppress(OSError):
+        if mark.lstat().st_mtime > time.time() - DAY:
+            return "a submit has just used it"
+
+    return ""
 
 
 def _measured(things: Sequence[Removable]) -> list[Removable]:

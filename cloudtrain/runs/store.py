@@ -48,6 +48,9 @@ _TRIAL = re.compile(r"(.+)(?:-t[0-9]{3,}(?:-[0-9]+)?|-[0-9]{3,}-[0-9a-z]{8}|_[0-
 MAX_INDEX_BYTES = 1 << 28
 """Limit of the index: lines of about a million runs."""
 
+USED = ".used"
+"""Suffix of an empty file beside a source: its time is that of the last use by a submit."""
+
 REMOVAL_LOCK = "removal.lock"
 """File that a removal locks, and that the creation of a run shares."""
 

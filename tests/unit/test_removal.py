@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+import cloudtrain
 from cloudtrain.api import removal
+from cloudtrain.api.context import archive_of, pack_source
 from cloudtrain.api.costs import cost_of
 from cloudtrain.api.lookup import list_runs
 from cloudtrain.api.removal import prunable, removable, remove
@@ -343,6 +345,33 @@ def test_sources_and_environments_go_when_no_run_needs_them(store: RunStore) -> 
     assert not (store.data_dir / "packages").exists()
     kept = sorted(path.name for path in (store.data_dir / "sources").iterdir())
     assert kept == [removal.REMOVED, "d2.tar.gz", "d4.tar.gz"]
+
+
+def test_a_source_that_a_submit_has_just_reused_stays(
+    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text("print(1)")
+    job = cloudtrain.load({"name": "a", "entrypoint": "train.py", "source": str(code)})
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(store.data_dir))
+    plan = cloudtrain.plan(job, "local")
+    archive = pack_source(plan, None)
+
+    def make_old() -> None:
+        for path in archive.parent.iterdir():
+            os.utime(path, (100, 100))
+
+    make_old()
+    (thing, _) = sorted(prunable(store, [], (), older=OLD, keep=0), key=lambda each: each.name)
+    assert pack_source(plan, None) == archive
+    assert remove(store, [thing]) == []
+    assert prune(store) == []
+    make_old()
+    assert archive_of(plan) == archive
+    assert prune(store) == []
+    make_old()
+    assert archive.name in prune(store)
 
 
 def test_environments_stay_for_a_run_that_began_after_the_question(store: RunStore) -> None:
