@@ -1,4 +1,4 @@
-"""Cost of runs in clouds: what was billed, at which price, and what still runs."""
+"""Cost of runs in clouds: billed time, its price, and runs that go up to a cap."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def cost_of(folder: RunFolder, summary: Mapping[str, Any], now: float) -> dict[s
 def totals(rows: Sequence[Mapping[str, Any]], by: str = "") -> list[dict[str, Any]]:
     """Return sums of `costs` for each owner, job, month or provider; one without `by`.
 
-    `usd` is the sum of what is known; `unknown` counts ended runs whose cost is not known.
-    `cap_usd` is None if one of the runs that still run has no known cap.
+    `usd` is the known sum; `unknown` counts ended runs whose cost is not known.
+    `cap_usd` is None if the cap of a running one is unknown.
     """
     groups: dict[str, list[Mapping[str, Any]]] = {"": []} if not by else {}
     for row in rows:

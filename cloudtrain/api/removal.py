@@ -68,7 +68,7 @@ class Removable:
 
 
 class Removal:
-    """Runs and sweeps that go together, held against those that stay.
+    """Runs and sweeps that go together, held against the others.
 
     `names`: ids; a sweep goes with its trials, and before them, a run before those it continues.
     """
@@ -111,8 +111,8 @@ class Removal:
         if thing.kind == "environments":
             goes_on = (run for run in summaries(self._store) if run["state"] not in ENDED)
             return str(next(goes_on, {"run": ""})["run"])
-        if other := self._named_by(f"runs/{thing.name}/"):
-            return f"{other} continues from it"
+        if owner := self._named_by(f"runs/{thing.name}/"):
+            return f"{owner} continues from it"
         if thing.kind == "run" and (reason := self._why_run_stays(thing)):
             return reason
 
@@ -184,9 +184,9 @@ def prunable(
 
         going -= {sweep_of_run(name, going) or name for name in staying}
 
-    others = [Removable(path) for path in _unneeded(store.data_dir, before)]
-    others = [thing for thing in others if not removal.why_not(thing)]
-    return _measured([*removal.things, *others])
+    unneeded = [Removable(path) for path in _unneeded(store.data_dir, before)]
+    unneeded = [thing for thing in unneeded if not removal.why_not(thing)]
+    return _measured([*removal.things, *unneeded])
 
 
 def _old(
@@ -198,12 +198,12 @@ def _old(
     for run in runs:
         members.setdefault(sweep_of_run(run["run"], sweeps) or run["run"], []).append(run)
 
-    seen: dict[str, int] = {}
+    newer: dict[str, int] = {}
     for name, parts in members.items():  # newest first
         job = parts[0]["name"]
-        seen[job] = seen.get(job, 0) + 1
+        newer[job] = newer.get(job, 0) + 1
         have_ended = all(run["state"] in ENDED and (run["ended"] or 0) < before for run in parts)
-        if have_ended and seen[job] > keep:
+        if have_ended and newer[job] > keep:
             yield name
 
 
@@ -238,17 +238,17 @@ def _measured(things: Sequence[Removable]) -> list[Removable]:
 
 
 def remove(store: RunStore, things: Sequence[Removable]) -> list[Removable]:
-    """Remove these things and return those that are gone. What is used by now stays.
+    """Remove these things and return the removed ones. What is used by now stays.
 
     Raise StorageError if the disk refuses; what was removed before stays removed.
     """
     with store.unchanged(alone=True):
         names = [thing.name for thing in things if thing.kind in ("run", "sweep")]
         removal = Removal(store, names)
-        gone = [thing for thing in things if not removal.why_not(thing) and _take(store, thing)]
+        removed = [thing for thing in things if not removal.why_not(thing) and _take(store, thing)]
 
     _delete(store.data_dir)
-    return gone
+    return removed
 
 
 def _take(store: RunStore, thing: Removable) -> bool:
@@ -277,9 +277,9 @@ def _tombstone(thing: Removable) -> dict[str, Any]:
     """Return what is kept of a run: its end, its tags and its cost."""
     folder = RunFolder(thing.path)
     summary = summary_of(fold(thing.name, folder.each_event()))
-    kept = {field: summary[field] for field in ("reason", "ended", "tags")}
+    fields = {field: summary[field] for field in ("reason", "ended", "tags")}
     now = time.time()
-    return {**kept, **cost_of(folder, summary, now), "bytes": thing.bytes, "removed": now}
+    return {**fields, **cost_of(folder, summary, now), "bytes": thing.bytes, "removed": now}
 
 
 def _move_aside(path: Path) -> bool:
@@ -293,7 +293,7 @@ def _move_aside(path: Path) -> bool:
 
 def _delete(data_dir: Path) -> None:
     """Delete what was moved aside, by a removal that was killed, too. Links are not followed."""
-    left = []
+    failed = []
     for parent in (data_dir, *(data_dir / name for name in _KINDS)):
         folder = parent / REMOVED
         if not folder.is_dir() or not folder.resolve().is_relative_to(data_dir.resolve()):
@@ -310,11 +310,11 @@ def _delete(data_dir: Path) -> None:
                     path.unlink()
 
             if os.path.lexists(path):
-                left.append(str(path))
+                failed.append(str(path))
 
-    if left:
+    if failed:
         raise StorageError(
-            f"{', '.join(left)}: some files could not be deleted; all others are",
+            f"{', '.join(failed)}: some files could not be deleted; all others are",
             hint="if they are another user's, such as a container's: sudo rm -r deletes them",
         )
 

@@ -89,7 +89,7 @@ def resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
             metavar="NAME",
             help="GPU model, such as A100-80GB; several in order: H100,A100-80GB.",
         ),
-        click.option("--gpus", metavar="N", help="GPUs per node; all: those of this machine."),
+        click.option("--gpus", metavar="N", help="GPUs per node; all: this machine's."),
         click.option("--nodes", type=click.IntRange(1), metavar="N", help="How many machines."),
     ):
         function = option(function)

@@ -47,7 +47,7 @@ def prune_command(
 ) -> None:
     """Remove old runs and sweeps from this machine, unused sources and environments.
 
-    A run that goes on, that another one continues from, or that any process watches or reads, stays.
+    A run that still runs, that another one continues from, or that a process watches or reads, stays.
     Clouds keep their jobs and files.
     """
     try:

@@ -25,21 +25,21 @@ def carry_out(
 ) -> None:
     """Show what goes, ask, and remove it. Raise UsageError without a yes."""
     total = f"{count(len(things), 'thing')}, {format_size(sum(thing.bytes for thing in things))}"
-    gone: Sequence[Removable] = []
+    removed: Sequence[Removable] = []
     if not as_json:
         rows = [(thing.name, thing.kind, format_size(thing.bytes)) for thing in things]
         print_output(table(rows, ("NAME", "KIND", "SIZE")))
 
     if things and not dry_run:
         _confirm(total, yes=yes)
-        gone = remove(store, things)
+        removed = remove(store, things)
 
-    print_message(f"{total}; removed {len(gone)} of them")
+    print_message(f"{total}; removed {len(removed)} of them")
     if as_json:
         rows_of_json = []
         for thing in things:
             fields = {"kind": thing.kind, "name": thing.name, "bytes": thing.bytes}
-            rows_of_json.append({**fields, "removed": thing in gone})
+            rows_of_json.append({**fields, "removed": thing in removed})
 
         print_json(rows_of_json)
 

@@ -28,7 +28,7 @@ def in_use(run: Path) -> Iterator[None]:
 def claim(run: Path) -> FileLock | None:
     """Lock a run that nothing uses; None if a process watches, reads, submits or drives it.
 
-    Raise OSError if the disk fails or has no locks.
+    Raise OSError if the disk fails or lacks locks.
     """
     lock = acquire(run / LOCK, wait=False)
     if lock is None:

@@ -49,7 +49,7 @@ MAX_INDEX_BYTES = 1 << 28
 """Limit of the index: lines of about a million runs."""
 
 USED = ".used"
-"""Suffix of an empty file beside a source: its time is that of the last use by a submit."""
+"""Suffix of an empty file beside a source: its time is the last use by a submit."""
 
 REMOVAL_LOCK = "removal.lock"
 """File that a removal locks, and that the creation of a run shares."""

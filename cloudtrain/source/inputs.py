@@ -182,9 +182,9 @@ class SentFile:
             self._file = open(file.place, "rb")  # noqa: SIM115  (closed by `close`)
         except OSError as error:
             raise SourceError(f"{file.place} cannot be read: {error.strerror}") from None
-        self.again()
+        self.rewound()
 
-    def again(self) -> Self:
+    def rewound(self) -> Self:
         """Go back to the start, to send it with other credentials."""
         self._file.seek(0)
         self._remaining = self.size

@@ -105,7 +105,7 @@ class Resources(Section):
     ] = Field(
         None,
         description=(
-            "GPUs per node; 0 = CPU; all = those of this machine, or of `instance`; default: all"
+            "GPUs per node; 0 = CPU; all = this machine's, or all of `instance`; default: all"
             " GPUs of `instance`, else 0"
         ),
     )

@@ -178,7 +178,7 @@ def test_the_list_shows_a_metric_and_the_arguments_that_differ(home: RunStore) -
     a_run(home, "c-3", 0.2, [], job="other")
     header, *rows = call("list").out.splitlines()
     assert header.split()[-2:] == ["METRIC", "ARGUMENTS"]
-    assert {row.split()[0]: row.split()[9:] for row in rows} == {
+    assert {row.split()[0]: row.split()[11:] for row in rows} == {
         "a-1": ["val_loss", "0.25", "lr=0.1"],
         "b-2": ["val_loss", "0.75", "lr=0.2"],
         "c-3": [],

@@ -286,7 +286,7 @@ def test_a_file_is_never_sent_with_another_content(tmp_path: Path, listed: int) 
         assert [sent.read(4), sent.read(4), sent.read(4), sent.read(4)] == [
             *(b"0123", b"4567", b"89", b"")
         ]
-        assert sent.again().read() == b"0123456789"
+        assert sent.rewound().read() == b"0123456789"
     assert sum(counts) == 20
     for content in ("01234x6789", "012345678", ""):
         (tmp_path / "data").write_text(content)

@@ -191,7 +191,7 @@ class AwsClient:
     def _holds(self, bucket: str, key: str, path: Path) -> bool:
         """Return whether an object is a file that was sent in parts. Raise CloudError without answer.
 
-        S3 computes the checksum from what it receives; who stores an object cannot choose it.
+        S3 computes the checksum of its copy; who stores an object cannot choose it.
         """
         try:
             with self._calling("head_object", f"s3://{bucket}/{key}"):

@@ -149,7 +149,7 @@ class BlobContainer:
         """Upload a file, replacing an existing blob; a large one in blocks."""
 
         def write(client: ContainerClient) -> None:
-            content: Any = file.again()  # the SDK takes what has `read`
+            content: Any = file.rewound()  # the SDK takes what has `read`
             client.upload_blob(
                 name, content, length=file.size, overwrite=True, max_concurrency=BLOCKS_AT_ONCE
             )

@@ -1,4 +1,4 @@
-"""Inputs of this machine in a cloud's storage: their place there, their upload, and what it costs.
+"""Inputs of this machine in a cloud's storage: their place there, their upload, and its cost.
 
 A copy is `inputs/DIGEST/`, known by its content, so that jobs share it. Its manifest is written last,
 and a copy without it is not complete.
