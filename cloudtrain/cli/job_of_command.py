@@ -145,6 +145,9 @@ def load_job(source: Path, options: Mapping[str, Any]) -> Job:
     for name, value in resources_of(options).items():
         flags.append(FlagText(f"resources.{name}={value}", f"--{name} {options[name]}"))
 
+    if options.get("timings"):
+        flags.append(FlagText("launch.timings=true", "--timings"))
+
     flags += options["overrides"]
     return api.load(source, flags, arguments=program_arguments())
 

@@ -39,6 +39,7 @@ from cloudtrain.errors import warning
     metavar="ID",
     help="Set the run id; a second submit with the same id starts nothing.",
 )
+@click.option("--timings", is_flag=True, help="Measure what the program's steps wait for.")
 @detach_option
 @dry_run_option
 @json_option

@@ -44,7 +44,10 @@ MIN_SHARE = 0.2
 SAVING_GOAL = 0.02
 """Goal for the share of the time that saving takes."""
 
-_HOOK = "to measure it, add: from cloudtrain_job import timed; for batch in timed(loader): ..."
+_HOOK = (
+    "to measure it, cloudtrain submit --timings; or add: from cloudtrain_job import timed;"
+    " for batch in timed(loader): ..."
+)
 
 _SLOWER_PHASE = {
     "data": "it waits for its data",
@@ -204,13 +207,17 @@ def why_slow(
         cause = "compute"
         share = round(compute_share(totals), 3)
 
+    sentence = sentence_for(cause, share, setup, rank, phase, idle)
+    if setup.ranks > 1 and not any("communication" in sums.seconds for sums in totals.values()):
+        sentence += "; communication: not measured"
+
     return Slowness(
         cause=cause,
         rank=rank,
         phase=phase,
         share=share,
         confidence=round(confidence, 2),
-        sentence=sentence_for(cause, share, setup, rank, phase, idle),
+        sentence=sentence,
         change=change_for(cause, share, setup, rank, phase),
         shares={name: round(_mean_share(totals, name), 3) for name in PHASES},
     )

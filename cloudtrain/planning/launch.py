@@ -91,6 +91,7 @@ class JobDocument:
     checkpoint_every_seconds: int
     checkpoint_keep: int
     require_group: bool = False
+    timings: bool = False
     hang_seconds: int = 1800
     network_gbps: int = 0
     warm: bool = True
@@ -154,6 +155,7 @@ def job_document(plan: Plan) -> JobDocument:
         checkpoint_every_seconds=spec.checkpoints.every,
         checkpoint_keep=spec.checkpoints.keep,
         require_group=spec.launch.require_group,
+        timings=spec.launch.timings,
         hang_seconds=0 if kind == "command" else spec.limits.hang,
         network_gbps=_network_gbps(plan),
         warm=spec.launch.warm,

@@ -93,6 +93,7 @@ def _launcher_issues(
         ("limits", "restarts"): (limits, "0", f"{beside} has no restarts in place"),
         ("limits", "hang"): (limits, "0", f"{beside} cannot see that processes wait"),
         ("launch", "require_group"): (launch, "False", f"{beside} knows no torch.distributed"),
+        ("launch", "timings"): (launch, "False", f"{beside} measures no steps"),
         ("launch", "warm"): (launch, "", f"{beside} forks no ranks"),
     }
     for keys, (section, allowed, message) in refused.items():

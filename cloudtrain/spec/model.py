@@ -179,6 +179,10 @@ class Launch(Section):
             "fail the job if its processes never join one torch.distributed group; else warn"
         ),
     )
+    timings: bool = Field(
+        False,
+        description="report what the steps of a PyTorch program wait for, without a change of it",
+    )
     warm: bool = Field(
         True,
         description=(

@@ -91,6 +91,8 @@ class Job:
     """Metric printed by the first rank -> regular expression whose group is the number."""
     require_group: bool = False
     """True if it is a failure that the processes never join one torch.distributed group."""
+    timings: bool = False
+    """True to report step times of the program, without a change of it: see `report_steps`."""
     hang_seconds: int = 1800
     """Maximum silence of ranks that wait for each other; 0: unlimited."""
     keep: list[str] = field(default_factory=list)

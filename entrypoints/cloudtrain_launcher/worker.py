@@ -39,6 +39,7 @@ from cloudtrain_launcher.contract import (
 from cloudtrain_launcher.environment import expand_placeholders
 from cloudtrain_launcher.error_details import MAX_MESSAGE_CHARS, describe, full_disk_hint, safe_str
 from cloudtrain_launcher.stacks import write_on_request
+from cloudtrain_launcher.step_timings import report_steps
 from cloudtrain_wire.events import Error, Event, RankEnded, RankStarted
 from cloudtrain_wire.notebook_code import INSTALLS, plain_code
 from cloudtrain_wire.parent_death import set_parent_death_signal
@@ -80,6 +81,10 @@ def main(parent: int) -> NoReturn:
         _use_own_store()
 
     shutdown.keep_destroyed_groups()
+    if job.timings and job.kind != "trainer":
+        with suppress(Exception):
+            report_steps()
+
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     emit(RankStarted(local_rank=int(os.environ["LOCAL_RANK"]), attempt=attempt, pid=os.getpid()))
     if job.kind == COMMAND:

@@ -219,20 +219,36 @@ def timed(batches: Iterable[_Batch], ddp: Any = None) -> Iterator[_Batch]:
     `ddp`: the model, if it is a DistributedDataParallel, which knows how long it waits for messages
     of other ranks. On a GPU these are the times of the host, which waits where the GPU is behind.
     """
-    _timer.watch(ddp)
-    _timer.enter("data")
+    watch(ddp)
+    end_step("data")
     try:
         for batch in batches:
             _timer.enter("compute")
             yield batch
-            _timer.step_done()
-            if _timer.due():
-                emit("step_times", **_timer.take())
-            _timer.enter("data")
+            end_step("data")
     finally:
         _timer.enter("other")
         if _timer.steps and time.perf_counter() - _timer.reported >= 0.5:
             emit("step_times", **_timer.take())
+
+
+def watch(ddp: Any) -> None:
+    """Read how long this DistributedDataParallel waits for messages; None: unknown."""
+    _timer.watch(ddp)
+
+
+def waits_for_data() -> bool:
+    """Return whether this process counts a wait for a batch."""
+    return _timer.phase == "data"
+
+
+def end_step(phase: str) -> None:
+    """End the training step that computes, if there is one; report if due; start a phase."""
+    if _timer.phase == "compute":
+        _timer.step_done()
+        if _timer.due():
+            emit("step_times", **_timer.take())
+    _timer.enter(phase)
 
 
 def _run_delay() -> float | None:

@@ -127,6 +127,18 @@ def test_each_cause_is_found_whatever_the_noise(cause: str, seed: int) -> None:
     assert slowness.is_slow or slowness.gain == 1
 
 
+def test_what_was_not_measured_is_said() -> None:
+    history = StepTimesHistory()
+    for rank in range(2):
+        history.add(StepTimes(time=1.0, rank=rank, steps=20, wall=4.0, data=1.0, compute=3.0))
+
+    slowness = why_slow(history, Setup(ranks=2, trainer=False))
+    assert slowness.cause == "input"
+    assert slowness.sentence.endswith("; communication: not measured")
+    assert "not measured" not in why_slow(history, Setup(trainer=False)).sentence
+    assert "not measured" not in verdict(Made()).sentence
+
+
 def test_the_wait_of_many_ranks_for_one_is_the_straggler_and_no_communication() -> None:
     slowness = verdict(Made(ranks=8, slower={(5, "compute"): 0.1}, message_mb=500.0))
     assert (slowness.cause, slowness.rank, slowness.phase) == ("straggler", 5, "compute")
