@@ -199,7 +199,7 @@ def test_a_rerun_sends_no_damaged_archive(data: Path) -> None:
     archive = data / "sources" / f"{run.plan_again().context.source.digest}.tar.gz"
     with pytest.raises(StorageError, match="source of the earlier run is gone"):
         run.rerun()
-    archive.parent.mkdir()
+    archive.parent.mkdir(exist_ok=True)
     archive.write_bytes(gzip.compress(b"source" * 1000)[:-9])
     with pytest.raises(StorageError, match="source of the earlier run is damaged"):
         run.rerun()
