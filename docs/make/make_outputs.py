@@ -39,6 +39,7 @@ VARIABLE = (
     (re.compile(r"\b[0-9a-f]{8,}"), "HEX"),
     (re.compile(r"\b(?:\d+ (?:h|min|ms|s) )*\d+ (?:h|min|ms|s)\b"), "TIME"),
     (re.compile(r"\b([a-z][a-z0-9-]*)-[a-z0-9]{4}\b"), r"\1-ID"),
+    (re.compile(r"\b\d+(?:\.\d+)? [kMG]?B\b"), "SIZE"),
     (re.compile(r"\d+(?:[.,]\d+)*(?:e[-+]?\d+)?"), "N"),
     (re.compile(r" {2,}"), "  "),
 )
