@@ -15,7 +15,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -134,7 +134,7 @@ def _redirect_stderr(file: IO[bytes]) -> Iterator[None]:
         os.close(before)
 
 
-class _FailureMonitor(logging.Handler):
+class FailureMonitor(logging.Handler):
     """Reporter of ranks that ended by themselves, before torchrun ends their peers.
 
     torchrun names one failed rank, after the other ranks have ended, which may take minutes. If two
@@ -153,9 +153,11 @@ class _FailureMonitor(logging.Handler):
             handler = start(*args, **kwargs)
             close = handler.close
 
-            def report_and_close(*args: Any, **kwargs: Any) -> Any:
+            def report_and_close(*args: Any, **kwargs: Any) -> None:
                 self._report()
-                return close(*args, **kwargs)
+                # The look above reaps a rank that ended after torchrun's own look.
+                with suppress(ProcessLookupError):
+                    close(*args, **kwargs)
 
             handler.close = report_and_close
             self._ranks[handler.local_rank_id] = handler
@@ -215,7 +217,7 @@ def _run(run: Any, argv: list[str], server: ForkServer | None, shutdown_output: 
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     if hasattr(api, "get_subprocess_handler"):
-        monitor = _FailureMonitor()
+        monitor = FailureMonitor()
         if server:
             start = start_as_forks(api.get_subprocess_handler, server)
         else:

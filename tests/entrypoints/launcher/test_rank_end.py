@@ -11,6 +11,7 @@ import gc
 import gzip
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import zipfile
@@ -21,9 +22,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 from torch.nn.parallel import DistributedDataParallel
 
 from cloudtrain_launcher import shutdown
+from cloudtrain_launcher.agent import FailureMonitor
 from tests.entrypoints.groups import StartGroup
 from tests.entrypoints.launchers import SHORT_DEADLINE, run_rank
 from tests.repo.tools import ROOT
@@ -248,3 +251,14 @@ def test_rank_stuck_at_its_end_exits_and_shows_the_place() -> None:
     assert process.returncode == 1
     assert "Timeout" in process.stderr
     assert 'File "<string>", line ' in process.stderr
+
+
+def test_a_rank_that_ends_between_torchruns_look_and_its_signal_does_not_end_torchrun(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    start = FailureMonitor().wrap(SubprocessHandler)
+    environ = dict(os.environ)
+    rank = start(sys.executable, ("-c", "raise SystemExit(3)"), environ, None, None, 0, None)
+    os.waitid(os.P_PID, rank.proc.pid, os.WEXITED | os.WNOWAIT)
+    rank.close(signal.SIGTERM)
+    assert '"exitcode":3' in capfd.readouterr().out
