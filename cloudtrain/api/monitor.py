@@ -198,7 +198,7 @@ class LogStream:
         self._monitor = monitor
         self._reader = LogReader(monitor.folder)
         self._node = node
-        self._rank = rank
+        self._source = None if rank is None else f"rank {rank}"
         self._since = since
         self._metrics = metrics
         self.has_ended = False
@@ -242,7 +242,7 @@ class LogStream:
     def _is_wanted(self, line: LogLine) -> bool:
         return (
             (self._node is None or line.node == self._node)
-            and (self._rank is None or line.rank == self._rank)
+            and (self._source is None or line.source == self._source)
             and (self._since is None or line.time >= self._since)
             and (self._metrics or not line.kind)
             and (self._pattern is None or self._pattern.search(line.text) is not None)

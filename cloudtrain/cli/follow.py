@@ -143,6 +143,8 @@ class View:
         self.clock = clock
         self.display = ProgressDisplay(clock)
         self.other_lines = 0
+        self._output: list[tuple[str, str]] = []
+        """Lines of the job to be written, each with what stands in front of it."""
         self.error_time = 0.0
         self.failed_ranks: set[int] = set()
         self.attempt = 0
@@ -182,6 +184,7 @@ class View:
         for line in update.lines:
             self._log(line)
 
+        self._write_output()
         self._show_wait(update.state)
         self._show_activity(update.state)
         self._show_forecast(update.state)
@@ -218,10 +221,9 @@ class View:
             self._numbers(line)
         elif not self.output:
             return
-        elif line.rank == 0 or (not line.source and line.text):
-            self.clear()
-            write_log("  ", line.text, err=True)
-        elif line.rank is not None:
+        elif line.source == "rank 0" or (not line.source and line.text):
+            self._output.append(("  ", line.text))
+        elif line.source.startswith("rank "):
             self.other_lines += 1
 
     def _numbers(self, line: LogLine) -> None:
@@ -282,7 +284,15 @@ class View:
             self._forecast_shown = True
             self._line(f"forecast: {shown(prediction)}")
 
+    def _write_output(self) -> None:
+        """Write the lines of the job that wait, all at once."""
+        if self._output:
+            self.clear()
+            write_log(self._output, err=True)
+            self._output.clear()
+
     def _line(self, text: str) -> None:
+        self._write_output()
         self.clear()
         print_message(f"  {one_line(text)}")
 

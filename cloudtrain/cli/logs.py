@@ -11,7 +11,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.follow import ProgressDisplay
 from cloudtrain.cli.options import data_dir, json_option, last_run_argument, parse_since
-from cloudtrain.cli.output import command, print_log_line, print_message
+from cloudtrain.cli.output import LogPrinter, command, print_message
 from cloudtrain.runs.state import RunState
 
 
@@ -65,16 +65,21 @@ def logs_command(
         return
     display = ProgressDisplay(enabled=following and not as_json and sys.stdout.isatty())
     line = None
-    try:
-        for line in target.logs(
-            follow=following, since=since_time, waiting=display.draw, **options
-        ):
+    with LogPrinter(as_json=as_json, names_source=options["rank"] is None) as printer:
+
+        def wait(state: RunState) -> None:
+            printer.flush()
+            display.draw(state)
+
+        try:
+            for line in target.logs(follow=following, since=since_time, waiting=wait, **options):
+                display.clear()
+                printer.print(line)
+        except KeyboardInterrupt:
             display.clear()
-            print_log_line(line, as_json=as_json, names_source=options["rank"] is None)
-    except KeyboardInterrupt:
+            raise click.exceptions.Exit(130) from None
         display.clear()
-        raise click.exceptions.Exit(130) from None
-    display.clear()
+
     if line is not None:
         return
 

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from cloudtrain.errors import CloudtrainError, Issue
     from cloudtrain.runs.logs import LogLine
 
+MAX_WAITING_LINES = 1000
+"""Lines of a log that are printed at once, at most."""
+
 MAX_NAME = 40
 """Maximum characters of a metric's name beside its curve."""
 _BARS = "▁▂▃▄▅▆▇█"
@@ -57,33 +60,56 @@ def print_prose(text: str) -> None:
     write(text, wraps=True)
 
 
-def print_log_line(
-    line: LogLine, *, as_json: bool, names_source: bool, trial: int | None = None
-) -> None:
-    """Print a line.
+class LogPrinter:
+    """Printer of log lines on stdout, many at once. At the end of `with` all are printed.
 
-    `names_source`: with its rank or node in front. `trial`: with the number of the trial too.
+    `names_source`: with its rank or node in front.
     """
-    if as_json:
-        document: dict[str, Any] = {} if trial is None else {"trial": trial}
-        document |= {
-            "time": line.time,
-            "node": line.node,
-            "rank": line.rank,
-            "source": line.source,
-            "kind": line.kind or "output",
-            "text": line.text,
-        }
-        print_json(document, indent=None)
-        return
 
-    source = ""
-    if trial is not None:
-        source = f"[trial {trial}] "
-    if names_source:
-        source += f"[{line.source or f'node {line.node}'}] "
+    def __init__(self, *, as_json: bool, names_source: bool) -> None:
+        self._as_json = as_json
+        self._names_source = names_source
+        self._waiting: list[tuple[str, str]] = []
 
-    write_log(source, line.text)
+    def __enter__(self) -> LogPrinter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()
+
+    def print(self, line: LogLine, *, trial: int | None = None) -> None:
+        """Print a line, perhaps later. `trial`: with the number of the trial in front."""
+        if self._as_json:
+            print_json(_line_as_json(line, trial), indent=None)
+            return
+
+        source = ""
+        if trial is not None:
+            source = f"[trial {trial}] "
+        if self._names_source:
+            source += f"[{line.source or f'node {line.node}'}] "
+
+        self._waiting.append((source, line.text))
+        if len(self._waiting) >= MAX_WAITING_LINES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Print the lines that wait."""
+        waiting = self._waiting
+        self._waiting = []
+        write_log(waiting)
+
+
+def _line_as_json(line: LogLine, trial: int | None) -> dict[str, Any]:
+    document: dict[str, Any] = {} if trial is None else {"trial": trial}
+    return document | {
+        "time": line.time,
+        "node": line.node,
+        "rank": line.rank,
+        "source": line.source,
+        "kind": line.kind or "output",
+        "text": line.text,
+    }
 
 
 def colour_state(state: str) -> str:

@@ -6,17 +6,16 @@ import os
 import shutil
 import sys
 import time
-from itertools import chain
 from typing import Any
 
 import click
 
 from cloudtrain.cli.output import (
+    LogPrinter,
     colour_state,
     command,
     count,
     print_json,
-    print_log_line,
     print_message,
     print_output,
     table,
@@ -343,15 +342,17 @@ def print_logs(
     logs = SweepLogs(sweep, **filters)
     shown = False
     try:
-        lines = logs.stored(tail=tail, retry=following)
-        if following:
-            lines = chain(lines, logs.fresh())
+        with LogPrinter(as_json=as_json, names_source=filters["rank"] is None) as printer:
+            for number, line in logs.stored(tail=tail, retry=following):
+                shown = True
+                printer.print(line, trial=number)
 
-        for number, line in lines:
-            shown = True
-            print_log_line(
-                line, as_json=as_json, names_source=filters["rank"] is None, trial=number
-            )
+            if following:
+                printer.flush()
+                for number, line in logs.fresh():
+                    shown = True
+                    printer.print(line, trial=number)
+                    printer.flush()
     except KeyboardInterrupt:
         if following and not sweep.has_ended:
             print_message(f"{sweep.id} keeps running; {command('stop', sweep.id)} stops it")

@@ -57,6 +57,9 @@ _COMMANDS = ("cloudtrain ", "pip ", "aws ", "az ", "docker ")
 def printable(text: str) -> str:
     """Mask secrets and escape control characters, except line ends and our own coloured states."""
     shown = masker.mask_text(text)
+    if shown.isprintable():
+        return shown
+
     return "".join(part if at % 2 else escaped(part) for at, part in enumerate(_OURS.split(shown)))
 
 
@@ -76,6 +79,9 @@ def log_text(text: str, *, colours: bool) -> str:
     If it overwrites itself, as progress bars do, return the last text.
     """
     text = masker.mask_text(text).rstrip("\r")
+    if text.isprintable():
+        return text
+
     parts = _COLOUR.split(text[text.rfind("\r") + 1 :])
     marks = _COLOUR.findall(text[text.rfind("\r") + 1 :])
 
@@ -167,10 +173,12 @@ def wrapped(line: str, width: int) -> str:
     )
 
 
-def write_log(prefix: str, text: str, *, err: bool = False) -> None:
-    """Print a line of a program's log after a prefix, on stdout or with `err` on stderr."""
+def write_log(lines: Sequence[tuple[str, str]], *, err: bool = False) -> None:
+    """Print lines of a program's log at once, each a prefix and a text, with `err` on stderr."""
     colours = coloured(sys.stderr if err else sys.stdout)
-    _echo(one_line(prefix) + log_text(text, colours=colours), err=err)
+    shown = [one_line(prefix) + log_text(text, colours=colours) for prefix, text in lines]
+    if shown:
+        _echo("\n".join(shown), err=err)
 
 
 def print_json(value: Any, *, indent: int | None = 2, exact: bool = False) -> None:

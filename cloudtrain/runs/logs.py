@@ -7,8 +7,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -34,9 +34,7 @@ EVENT_MARK = b"::cloudtrain:: "
 
 TIMESTAMP_CHARACTERS = 24
 
-_TAG = re.compile(
-    r"\[(?:(rank \d+|node \d+)(?: (metrics|progress))?|(local rank \d+|torchrun))\] ?"
-)
+_TAG = re.compile(r"\[(?:(rank \d+|node \d+)(?: (metrics|progress))?|(local rank \d+|torchrun))\]")
 
 _LOG_FILE = re.compile(r"node-(0|[1-9][0-9]{0,5})\.log")
 
@@ -72,8 +70,7 @@ Record = Callable[[Observation], None]
 """Writer of an observation to disk and state. May raise StorageError."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(NamedTuple):
     """A line of a job's log."""
 
     time: float
@@ -96,10 +93,24 @@ class LogLine:
 
 def log_line(time: float, node: int, raw: str) -> LogLine:
     """Split a launcher line into source and text. `time`: Unix timestamp."""
-    match = _TAG.match(raw)
-    if match is None:
+    end = raw.find("]") + 1
+    source, kind = _tag(raw[:end])
+    if not source:
         return LogLine(time, node, "", raw)
-    return LogLine(time, node, match[1] or match[3], raw[match.end() :], match[2] or "")
+    if raw.startswith(" ", end):
+        end += 1
+
+    return LogLine(time, node, source, raw[end:], kind)
+
+
+@lru_cache
+def _tag(text: str) -> tuple[str, str]:
+    """Return the source and the kind in `[rank 0 metrics]`; empty texts for another text."""
+    match = _TAG.fullmatch(text)
+    if match is None:
+        return "", ""
+
+    return match[1] or match[3], match[2] or ""
 
 
 def split_events(lines: Sequence[bytes], node: int) -> tuple[list[Event], list[bytes]]:
@@ -178,7 +189,8 @@ class LogReader:
 
     def __init__(self, run: RunFolder) -> None:
         self._folder = run.path / "logs"
-        self._offsets: dict[Path, int] = {}
+        self._offsets: dict[int, int] = {}
+        """Node -> byte offset in its log."""
         self.left_out = 0
         """Bytes that `read_ends` did not read."""
 
@@ -198,11 +210,11 @@ class LogReader:
         """Return all unread lines. Raise StorageError if a file cannot be read."""
         parts = []
         for node, path in self._files():
-            offset = self._offsets.get(path, 0)
+            offset = self._offsets.get(node, 0)
             parts.append(_forwards(node, LogFile(path), offset, unfinished=unfinished))
 
         for part in heapq.merge(*parts, key=lambda part: part.time):
-            self._offsets[part.path] = part.offset
+            self._offsets[part.line.node] = part.offset
             yield part.line
 
     def read_backward(self, *, unfinished: bool = False) -> Iterator[LogLine]:
@@ -211,11 +223,11 @@ class LogReader:
         for node, path in reversed(self._files()):
             file = LogFile(path)
             end = end_of_lines(file)
-            self._offsets[path] = end
+            self._offsets[node] = end
             rest = b""
             if unfinished:
                 rest = _rest_of(file, end)
-                self._offsets[path] = file.seek(0, os.SEEK_END)
+                self._offsets[node] = file.seek(0, os.SEEK_END)
 
             parts.append(_backwards(node, file, end, rest))
 
@@ -285,22 +297,22 @@ class _Part(NamedTuple):
     """A line of a log, and the byte offset behind it."""
 
     time: float
-    path: Path
     offset: int
     line: LogLine
 
 
 def _forwards(node: int, file: LogFile, offset: int, *, unfinished: bool) -> Iterator[_Part]:
     at = 0.0
+    parse = _LineParser(node)
     for raw, behind in read_lines(file, offset):
         offset = behind
-        line = _parse_line(raw, node)
+        line = parse(raw)
         at = line.time or at  # a line without a timestamp stays after the one before it
-        yield _Part(at, file.path, offset, line)
+        yield _Part(at, offset, line)
 
     if unfinished and (rest := _rest_of(file, offset)):
-        line = _parse_line(rest, node)
-        yield _Part(line.time or at, file.path, file.seek(0, os.SEEK_END), line)
+        line = parse(rest)
+        yield _Part(line.time or at, file.seek(0, os.SEEK_END), line)
 
 
 def _rest_of(file: LogFile, offset: int) -> bytes:
@@ -311,22 +323,34 @@ def _rest_of(file: LogFile, offset: int) -> bytes:
 
 def _backwards(node: int, file: LogFile, end: int, rest: bytes) -> Iterator[tuple[float, LogLine]]:
     at = float("inf")
+    parse = _LineParser(node)
     if rest:
-        line = _parse_line(rest, node)
+        line = parse(rest)
         at = line.time or at
         yield at, line
 
     for raw in read_lines_backward(file, end):
-        line = _parse_line(raw, node)
+        line = parse(raw)
         at = line.time or at
         yield at, line
 
 
-def _parse_line(raw: bytes, node: int) -> LogLine:
-    text = raw.decode("utf-8", "replace")
-    return log_line(
-        parse_timestamp(text[:TIMESTAMP_CHARACTERS]), node, text[TIMESTAMP_CHARACTERS + 1 :]
-    )
+class _LineParser:
+    """Parser of the lines of one node. Lines that were printed together have one timestamp."""
+
+    def __init__(self, node: int) -> None:
+        self._node = node
+        self._timestamp = b""
+        self._time = 0.0
+
+    def __call__(self, raw: bytes) -> LogLine:
+        timestamp = raw[:TIMESTAMP_CHARACTERS]
+        if timestamp != self._timestamp:
+            self._timestamp = timestamp
+            self._time = parse_timestamp(timestamp.decode("utf-8", "replace"))
+
+        text = raw[TIMESTAMP_CHARACTERS + 1 :].decode("utf-8", "replace")
+        return log_line(self._time, self._node, text)
 
 
 def format_timestamp(seconds: float) -> str:

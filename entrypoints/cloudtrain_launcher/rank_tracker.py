@@ -10,7 +10,7 @@ from pathlib import Path
 from cloudtrain_launcher import failure
 from cloudtrain_launcher.contract import PAYLOAD_DIR, Job
 from cloudtrain_launcher.error_details import CrashOutput
-from cloudtrain_launcher.library_metrics import library_metrics
+from cloudtrain_launcher.library_metrics import library_metrics, may_have_metrics
 from cloudtrain_launcher.reporting import emit, log, mask_error
 from cloudtrain_wire import causes
 from cloudtrain_wire.events import (
@@ -87,13 +87,13 @@ class RankTracker:
         elif isinstance(event, Metrics) and event.rank == 0:
             self._on_metrics(event)
 
-    def on_line(self, local_rank: int, line: str) -> None:
-        """Process a line printed by a rank; ignore torchrun's own, of local rank -1."""
+    def on_text(self, local_rank: int, text: str) -> None:
+        """Process lines printed by a rank; ignore torchrun's own, of local rank -1."""
         self._memory_kills.refresh()
         if local_rank >= 0:
-            self._crash_output.setdefault(local_rank, CrashOutput()).feed(line)
+            self._crash_output.setdefault(local_rank, CrashOutput()).feed(text)
         if self._ranks.get(local_rank) == 0:
-            self._printed_metrics.on_line(line)
+            self._printed_metrics.on_text(text)
 
     def running(self) -> dict[int, int]:
         """Return local rank -> process id of started ranks whose process runs."""
@@ -221,8 +221,13 @@ class PrintedMetrics:
                 why = f"the expression is not valid in the Python of this job: {error}"
                 report(Warned(message=f"metrics.{name}: {why}"))
 
-    def on_line(self, line: str) -> None:
-        """Search a line of the first rank for metrics."""
+    def on_text(self, text: str) -> None:
+        """Search lines of the first rank for metrics."""
+        if self._expressions or may_have_metrics(text):
+            for line in text.split("\n"):
+                self._on_line(line)
+
+    def _on_line(self, line: str) -> None:
         values: dict[str, float] = {}
 
         for name, text in self._texts(line):

@@ -6,8 +6,10 @@ Secret values are masked in all of them, and in the ranks' output.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from cloudtrain_job import event_line
@@ -17,6 +19,8 @@ from cloudtrain_wire import causes
 from cloudtrain_wire.events import Cause, Error, Event
 from cloudtrain_wire.secret_values import masker, secrets_in
 
+_output_lock = threading.Lock()
+
 
 def mask_secrets(job: Job, environ: Mapping[str, str]) -> None:
     """Mask the secrets of a job: the stored ones, and probable ones in variables and words."""
@@ -25,25 +29,26 @@ def mask_secrets(job: Job, environ: Mapping[str, str]) -> None:
     masker.add(secrets_in([job.values, [*job.command, *job.argv], job.setup]))
 
 
-def write_text(line: bytes) -> None:
-    """Write one line of text, with secret values masked."""
-    write_line(masker.mask(line))
+def write_text(lines: bytes) -> None:
+    """Write one line of text or several, without the last line end, with secret values masked."""
+    write_lines(masker.mask(lines))
 
 
-def write_line(line: bytes) -> None:
-    """Write a whole line to standard output; without a reader drop it and continue."""
-    data = memoryview(line + b"\n")
+def write_lines(lines: bytes) -> None:
+    """Write whole lines to standard output; without a reader drop them and continue.
 
-    try:
+    A pipe takes more than 4,096 bytes in parts, and several threads write.
+    """
+    data = memoryview(lines + b"\n")
+
+    with _output_lock, suppress(BrokenPipeError):
         while data:
             data = data[os.write(1, data) :]
-    except BrokenPipeError:
-        pass
 
 
 def emit(event: Event) -> None:
     """Write an event of this node, with rank -1 by default."""
-    write_line(event_line(event.type, **{"rank": -1, **_masked_fields(event)}).rstrip(b"\n"))
+    write_lines(event_line(event.type, **{"rank": -1, **_masked_fields(event)}).rstrip(b"\n"))
 
 
 def log(node: int, text: str) -> None:

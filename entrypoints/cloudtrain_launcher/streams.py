@@ -1,7 +1,8 @@
 """Output of a node's ranks: one named pipe per rank, merged into a stream of whole lines.
 
 Lines have a prefix such as `[rank 3]`, or `[node 0]` for the launcher; events are written
-unchanged. Each is written at once, so that lines never mix. Secret values are masked.
+unchanged. Lines that arrive together are written together, and lines of two ranks never mix. Secret
+values are masked.
 """
 
 from __future__ import annotations
@@ -15,17 +16,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain_job import MARKER, signed_marker
-from cloudtrain_launcher.reporting import write_line, write_text
+from cloudtrain_launcher.reporting import write_lines, write_text
 from cloudtrain_wire.events import PROGRAM, RANK, Event, RankStarted, from_json, parse
 from cloudtrain_wire.secret_values import masker
 
 _MARKER = MARKER.encode()
+
+_MARK = _MARKER[:12]
+"""Beginning of every event, signed ones included."""
 
 MAX_UNFINISHED_BYTES = 64 * 1024
 """Maximum length of an unfinished line before it is written."""
 
 UNFINISHED_SECONDS = 10.0
 """Delay before a changed unfinished line, such as a progress bar, is written."""
+
+GATHER_SECONDS = 0.002
+"""Pause between two reads of little text, so that a rank that prints a lot costs one read for many
+lines.
+"""
+
+LITTLE_BYTES = 4096
+"""Less than a pipe holds that is full: a rank never waits for the pause."""
 
 
 @dataclass
@@ -42,11 +54,17 @@ class _Pipe:
     shown_at: float = 0.0
     """Time of the last comparison, by `time.monotonic()`."""
 
+    @property
+    def prefix(self) -> bytes:
+        """What its lines begin with."""
+        return b"[" + self.label.encode() + b"] "
+
 
 class Streams:
     """Pipes of one node's ranks, created in `folder`.
 
-    `on_event` is called for every event, `on_line` with the local rank and the text of other lines.
+    `on_event` is called for every event, `on_text` with the local rank and other lines, as a text
+    of one or several.
     `key`: proof of the processes that may report a rank's start, end and errors. The same line
     without the key is text: a program may print anything, even another job's log.
     """
@@ -58,15 +76,16 @@ class Streams:
         on_event: Callable[[Event], None],
         *,
         key: str,
-        on_line: Callable[[int, str], None] = lambda *_: None,
+        on_text: Callable[[int, str], None] = lambda *_: None,
     ) -> None:
         self._on_event = on_event
-        self._on_line = on_line
+        self._on_text = on_text
         self._signed = signed_marker(key).encode()
         self._selector = selectors.DefaultSelector()
         self._pipes: dict[int, _Pipe] = {}
         self.last_output = time.monotonic()
         """Time of the last output of a rank, by `time.monotonic()`."""
+        self._gathers = False
         for local_rank in range(processes):
             path = folder / f"rank-{local_rank}"
             os.mkfifo(path, 0o600)
@@ -87,11 +106,17 @@ class Streams:
 
     def pump(self, timeout: float) -> None:
         """Write the lines that have arrived; wait at most `timeout` seconds for the first."""
+        if self._gathers:
+            time.sleep(GATHER_SECONDS)
+
+        sizes = []
         for key, _ in self._selector.select(timeout):
             if key.data is None:
                 os.read(key.fd, 4096)
             else:
-                self._read(key.fd)
+                sizes.append(self._read(key.fd))
+
+        self._gathers = 0 < max(sizes, default=0) < LITTLE_BYTES
 
         self._show_unfinished(time.monotonic())
 
@@ -109,35 +134,39 @@ class Streams:
         self._pipes[fd] = pipe
         self._selector.register(fd, selectors.EVENT_READ, pipe.label)
 
-    def _read(self, fd: int) -> bool:
+    def _read(self, fd: int) -> int:
+        """Write the lines that have arrived in a pipe; return the number of bytes that were read."""
         pipe = self._pipes[fd]
         try:
             chunk = os.read(fd, MAX_UNFINISHED_BYTES)
         except BlockingIOError:
-            return False
+            return 0
 
         if not chunk:
             if fd in self._selector.get_map():
                 self._selector.unregister(fd)
 
-            return False
+            return 0
 
         if pipe.local_rank >= 0:
             self.last_output = time.monotonic()
 
         was_empty = not pipe.buffer
-        *lines, pipe.buffer = (pipe.buffer + chunk).split(b"\n")
-        for line in lines:
-            self._handle_line(pipe, line)
+        lines, line_end, pipe.buffer = (pipe.buffer + chunk).rpartition(b"\n")
+        if line_end and (_MARK in lines or b"\r" in lines):
+            for line in lines.split(b"\n"):
+                self._handle_line(pipe, line)
+        elif line_end:
+            self._write_text(pipe, lines)
 
-        if lines or was_empty:
+        if line_end or was_empty:
             pipe.last_shown = b""
             pipe.shown_at = time.monotonic()
 
         if len(pipe.buffer) > MAX_UNFINISHED_BYTES:
             pipe.buffer = self._flush_long_line(pipe)
 
-        return True
+        return len(chunk)
 
     def _flush_long_line(self, pipe: _Pipe) -> bytes:
         """Write a line that is too long to wait for its end; return the remaining buffer.
@@ -162,9 +191,9 @@ class Streams:
 
             pipe.shown_at, visible = time_now, _visible_text(pipe.buffer)
             visible = visible[: len(visible) - masker.partial_match_length(visible)]
-            if visible.strip() and visible != pipe.last_shown and _MARKER[:12] not in visible:
+            if visible.strip() and visible != pipe.last_shown and _MARK not in visible:
                 pipe.last_shown = visible
-                self._write_line(pipe, visible)
+                write_text(pipe.prefix + visible)
 
     def _handle_line(self, pipe: _Pipe, line: bytes) -> None:
         # An event may follow text without a newline: split the line.
@@ -181,23 +210,22 @@ class Streams:
                 if before:
                     self._handle_line(pipe, before)
                 if event.WRITER == PROGRAM:  # before the launcher's reaction to the report
-                    write_line(_MARKER + _encode(event))
+                    write_lines(_MARKER + _encode(event))
 
                 self._on_event(event)
                 if event.WRITER != PROGRAM:
-                    write_line(_MARKER + _encode(event))
+                    write_lines(_MARKER + _encode(event))
 
                 return
 
             line = before + _MARKER + report
 
-        visible = _visible_text(line)
-        self._on_line(pipe.local_rank, visible.decode("utf-8", "replace"))
-        self._write_line(pipe, visible)
+        self._write_text(pipe, _visible_text(line))
 
-    @staticmethod
-    def _write_line(pipe: _Pipe, text: bytes) -> None:
-        write_text(b"[" + pipe.label.encode() + b"] " + text)
+    def _write_text(self, pipe: _Pipe, lines: bytes) -> None:
+        """Pass on and write one line or several, without the last line end."""
+        self._on_text(pipe.local_rank, lines.decode("utf-8", "replace"))
+        write_text(pipe.prefix + lines.replace(b"\n", b"\n" + pipe.prefix))
 
 
 def _visible_text(line: bytes) -> bytes:

@@ -58,7 +58,7 @@ def run_torchrun(
     be created, or if not all nodes of a command come.
     """
     key = os.urandom(8).hex()
-    streams = Streams(scratch, job.processes, on_event, key=key, on_line=ranks.on_line)
+    streams = Streams(scratch, job.processes, on_event, key=key, on_text=ranks.on_text)
     streams.add_wakeup(_wakeup_on_signals())
     if job.kind == COMMAND:
         context = replace(context, hosts=meet(job, context, stop.is_requested))

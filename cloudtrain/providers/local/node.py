@@ -12,7 +12,7 @@ from typing import IO
 
 from cloudtrain.planning.launch import Launch
 from cloudtrain.providers.local.processes import STOPPED
-from cloudtrain.runs.logs import format_timestamp, split_events
+from cloudtrain.runs.logs import EVENT_MARK, format_timestamp, split_events
 from cloudtrain_wire.causes import first_cause, process_name
 from cloudtrain_wire.events import Cause, Ended, Event, NodeEnded, NodeStarted
 
@@ -77,18 +77,20 @@ class Node:
         except BlockingIOError:
             return self.process.poll() is None
 
-        *lines, self.unfinished_line = (self.unfinished_line + chunk).split(b"\n")
+        lines, line_end, self.unfinished_line = (self.unfinished_line + chunk).rpartition(b"\n")
         if not chunk and self.unfinished_line:
-            lines = [self.unfinished_line]
-            self.unfinished_line = b""
+            lines, line_end, self.unfinished_line = self.unfinished_line, b"\n", b""
 
-        events, text_lines = split_events(lines, self.rank)
-        for event in events:
-            self._note(event)
-        if events:
-            record(events)
-        if text_lines:
-            self._write(text_lines)
+        if EVENT_MARK in lines:
+            events, text_lines = split_events(lines.split(b"\n"), self.rank)
+            for event in events:
+                self._note(event)
+            if events:
+                record(events)
+            if text_lines:
+                self._write(b"\n".join(text_lines))
+        elif line_end:
+            self._write(lines)
 
         return bool(chunk)
 
@@ -102,9 +104,10 @@ class Node:
             self.stop_requested_at = event.stop_asked
             self.stopped_by = event.stopped_by
 
-    def _write(self, lines: Sequence[bytes]) -> None:
-        time_now = format_timestamp(time.time()).encode()
-        text = b"".join(time_now + b" " + line + b"\n" for line in lines)
+    def _write(self, lines: bytes) -> None:
+        """Write one line or several, without the last line end, with the time of now."""
+        time_now = format_timestamp(time.time()).encode() + b" "
+        text = time_now + lines.replace(b"\n", b"\n" + time_now) + b"\n"
         try:
             written = self.log.write(text)
         except OSError:  # a full disk loses log lines, not the training

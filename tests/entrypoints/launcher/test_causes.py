@@ -163,10 +163,14 @@ def test_an_error_of_the_program_counts_more_than_an_early_exit(
 
 
 def crash_output(*lines: str) -> CrashOutput:
+    """Return what is collected from these lines, which must not depend on how they arrive."""
     crash = CrashOutput()
     for line in lines:
         crash.feed(line)
 
+    at_once = CrashOutput()
+    at_once.feed("\n".join(lines))
+    assert (at_once.reason, at_once.stack) == (crash.reason, crash.stack)
     return crash
 
 

@@ -218,6 +218,15 @@ def test_output_is_written_in_whole_marked_lines(node: Node) -> None:
     assert node.end() == "[local rank 0] no end\n"
 
 
+def test_lines_that_arrive_together_keep_their_order_and_their_marks(node: Node) -> None:
+    report = f'{MARKER}{{"type":"mine"}}'
+    text = f"one\n\ntwo\nthree\n{report}\nfour\nfi".encode()
+    lines = ["one", "", "two", "three", None, "four"]
+    expected = [report if line is None else f"[local rank 0] {line}" for line in lines]
+    assert node.write(text).splitlines() == expected
+    assert node.write(b"ve\nsix\n").splitlines() == ["[local rank 0] five", "[local rank 0] six"]
+
+
 def unfinished(node: Node) -> str:
     """Return the unfinished lines that are shown when their time has come."""
     with patch.object(streams, "UNFINISHED_SECONDS", 0.0):
@@ -305,8 +314,7 @@ def test_a_secret_is_masked_in_the_output_of_the_launcher_itself(
 def metrics_of(expressions: dict[str, str], *lines: str) -> list[dict[str, Any]]:
     events: list[Event] = []
     metrics = PrintedMetrics(expressions, events.append)
-    for line in lines:
-        metrics.on_line(line)
+    metrics.on_text("\n".join(lines))
 
     return [event.to_json() for event in events]
 
@@ -372,7 +380,7 @@ def test_only_the_first_ranks_lines_are_looked_at(monkeypatch: pytest.MonkeyPatc
     ranks = RankTracker(job, node=1)
     for local_rank, rank in ((0, 1), (1, 0)):
         ranks.on_event(RankStarted(time=1.0, rank=rank, local_rank=local_rank))
-        ranks.on_line(local_rank, f"Accuracy: 0.{rank + 1}")
+        ranks.on_text(local_rank, f"Accuracy: 0.{rank + 1}")
 
-    ranks.on_line(-1, "Accuracy: 0.9")
+    ranks.on_text(-1, "Accuracy: 0.9")
     assert [event.to_json()["values"] for event in emitted] == [{"accuracy": 0.1}]

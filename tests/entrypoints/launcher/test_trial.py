@@ -168,9 +168,9 @@ def test_only_the_first_rank_is_heard_and_what_it_prints_counts_too(tmp_path: Pa
         launcher.on_event(RankStarted(time=1.0, rank=rank, local_rank=rank))
     launcher.on_event(Metrics(rank=1, values={"loss": 1.0}))
     launcher.on_event(Metrics(rank=0, values={"loss": 1.0}))
-    launcher.ranks.on_line(1, "loss=0.5")
+    launcher.ranks.on_text(1, "loss=0.5")
     assert not launcher.stop.is_requested()
-    launcher.ranks.on_line(0, "loss=0.5")
+    launcher.ranks.on_text(0, "loss=0.5")
     assert launcher.stop.reason == "paused"
 
 
