@@ -350,16 +350,34 @@ def fetch_results(
     note: Note | None,
 ) -> None:
     """Copy these results of the run to the target. Arguments and errors as in `Run.fetch`."""
-    draft = target.absolute().with_name(f".{target.absolute().name}.{os.urandom(4).hex()}.part")
+    draft = target.absolute().with_name(f".{target.absolute().name}.{run.run_id}.part")
     left_out: list[str] = []
     with storing(target, f"cloudtrain fetch {run.run_id} ANOTHER_FOLDER"):
-        try:
-            draft.mkdir(parents=True)
-            artifacts = provider.fetch(run, state, names, draft, progress, left_out.append)
-            if artifacts:
-                put_in_place(draft, target, artifacts)
-        finally:
+        if not state.has_ended:  # what was fetched of it before may have changed
             shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True, exist_ok=True)
+        for cut_short in draft.rglob(".*.part"):
+            cut_short.unlink()
+
+        try:
+            artifacts = provider.fetch(run, state, names, draft, progress, left_out.append)
+        except CloudError as error:
+            hint = error.hint
+            if fetched_files(draft):
+                kept = f"what has arrived is kept in {draft}; the same command continues"
+                hint = f"{hint}; {kept}" if hint else kept
+            else:
+                shutil.rmtree(draft, ignore_errors=True)
+
+            raise CloudError(error.message, hint=hint, code=error.code) from error
+        except Exception:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+
+        if artifacts:
+            put_in_place(draft, target, artifacts)
+
+        shutil.rmtree(draft, ignore_errors=True)
 
     for folder in provider.left_behind(run, state):
         left_out.append(f"what the program left in its working folder is still in {folder}")

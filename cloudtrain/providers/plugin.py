@@ -13,6 +13,7 @@ from collections.abc import Container, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import join, quote
+from shutil import rmtree
 from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
@@ -299,6 +300,7 @@ class BatchProvider(Provider):
                 file.flush()
                 roots = (f"{self.job_folder(run)}/{name}",)
                 exists = Path(file.name).stat().st_size > 0
+                rmtree(folder / name, ignore_errors=True)  # of a copy that was cut short
                 if exists and extract(Path(file.name), folder / name, roots, note, name):
                     existing.append(name)
 

@@ -321,14 +321,13 @@ class CloudMachine(RuleBasedStateMachine):
 
     @rule(run_id=runs, at=machines, blows=blows_of(("observe", "log")))
     def fetch(self, run_id: str, at: str, blows: tuple[Blow, ...] = NO_BLOWS) -> None:
-        """Fetch the model of a run."""
+        """Fetch the model of a run; a fetch that was cut short continues."""
         target = self._folder / f"fetched-{next(self._ids)}"
-        outcome = self._look(
-            run_id,
-            at,
-            blows,
-            lambda place: self._find(run_id, place).fetch(target, checkpoints=True),
-        )
+
+        def fetch(place: str) -> Path:
+            return self._find(run_id, place).fetch(target, checkpoints=True)
+
+        outcome = self._look(run_id, at, blows, fetch)
         has_model = self._submissions[run_id].has_model and self._own_job(run_id, at)
         if outcome.struck.is_killed:
             return
@@ -341,6 +340,10 @@ class CloudMachine(RuleBasedStateMachine):
         else:
             self._require(not target.exists(), "a failed fetch left something", run_id)
             self._require(not (has_model and self._is_survivable(blows)), outcome.message, run_id)
+            if has_model:
+                again = self._look(run_id, at, NO_BLOWS, fetch)
+                self._require(again.is_answered, again.message, run_id)
+
         parts = [path.name for path in self._folder.iterdir() if path.name.endswith(".part")]
         self._require(not parts, f"a fetch left {parts}", run_id)
 

@@ -83,5 +83,5 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("cloudtrain.providers.aws.client.ONE_REQUEST_BYTES", LARGE_BYTES // 2)
     in_parts = partial(boto3.s3.transfer.TransferConfig, multipart_threshold=LARGE_BYTES // 2)
-    monkeypatch.setattr("boto3.s3.transfer.TransferConfig", in_parts)
+    monkeypatch.setattr("cloudtrain.providers.aws.client.TransferConfig", in_parts)
     monkeypatch.setattr("cloudtrain.providers.docker.engine.stored_login", lambda _: None)

@@ -5,6 +5,8 @@ A fetch brings everything or nothing.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cloudtrain.api.lookup import find_run
@@ -51,6 +53,49 @@ def test_lines_that_are_here_are_shown_before_what_cannot_be_read_is_reported(si
         # This run has not called the service a moment ago.
         shown.extend(line.text for line in find_run(run.id).logs())
     assert shown == ["hello"]
+
+
+READ = {"aws": ("s3", "GetObject"), "azure": ("blob", "GetBlob")}
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_fetch_that_was_cut_short_continues(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudtrain.providers.shared.downloads.DOWNLOADS_AT_ONCE", 1)
+    run = site.submit("short-1")
+    files = {f"step-{number}/weights": f"{number}" * number for number in range(1, 7)}
+    for name, text in files.items():
+        site.cloud.put(f"cloudtrain/runs/{run.id}/checkpoints/{name}", text.encode())
+
+    site.start_job(run.id)
+    site.finish_job(run.id)
+    run.wait()
+
+    endpoint = site.cloud.endpoint
+    endpoint.reset()
+    endpoint.fault("denied", *READ[site.provider], nth=4, times=ALWAYS)
+    target = tmp_path / "back"
+    with pytest.raises(CloudError, match="step-4") as failed:
+        run.fetch(target, checkpoints=True)
+
+    assert "the same command continues" in (failed.value.hint or "")
+    assert not target.exists()
+
+    (draft,) = tmp_path.glob(".back.*")
+    (draft / "checkpoints" / "step-6").mkdir(exist_ok=True)
+    (draft / "checkpoints" / "step-6" / "weights").write_text("torn")
+    (draft / "checkpoints" / ".weights.0123abcd.part").write_text("of a killed fetch")
+    endpoint.reset()
+    run.fetch(target, checkpoints=True)
+    calls = [(call.service, call.operation) for call in endpoint.calls]
+    assert calls.count(READ[site.provider]) == 3
+    assert {
+        path.relative_to(target / "checkpoints").as_posix(): path.read_text()
+        for path in (target / "checkpoints").rglob("*")
+        if path.is_file()
+    } == files
+    assert list(tmp_path.glob(".back.*")) == []
 
 
 # An answer that is not the cloud's is named as such, and tried again, whichever call it answers.

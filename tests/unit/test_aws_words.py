@@ -20,8 +20,9 @@ from cloudtrain.providers.aws.errors import refuse_foreign_answers, translated
 from cloudtrain.providers.aws.phases import final_state, instances_of, phase_event, phase_of
 from cloudtrain.providers.aws.results import with_control_characters
 from cloudtrain.providers.aws.submit import job_reference
+from cloudtrain.providers.shared.downloads import safe_join
 from cloudtrain.providers.shared.idempotent_create import own_tags, same_submission, tags
-from cloudtrain.providers.shared.paths import file_name, safe_join
+from cloudtrain.providers.shared.paths import file_name
 from cloudtrain.runs.state import RunState
 from tests.golden.cases import CASES, plan_of
 

@@ -17,14 +17,18 @@ import boto3
 import botocore
 import botocore.session
 from boto3.exceptions import Boto3Error
+from boto3.s3.transfer import ProgressCallbackInvoker, TransferConfig, create_transfer_manager
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserError
+from s3transfer.exceptions import RetriesExceededError
+from s3transfer.subscribers import BaseSubscriber
 
 from cloudtrain.errors import CloudError, unreadable
 from cloudtrain.providers.aws.errors import NOT_CONNECTED, refuse_foreign_answers, translated
 from cloudtrain.providers.progress import Progress
+from cloudtrain.providers.shared.downloads import Count, StoredFile
 from cloudtrain.providers.shared.idempotent_create import Attempt
 from cloudtrain.providers.shared.recording import recording
 from cloudtrain.source.inputs import SentFile
@@ -48,6 +52,22 @@ _CONNECTIONS = 20
 
 ATTEMPTS = 3
 """Attempts per call by default, as boto3 makes in its mode `standard`."""
+
+
+_TRANSFERS = TransferConfig(preferred_transfer_client="classic")
+
+
+class _KnownSize(BaseSubscriber):  # type: ignore[misc]
+    """Size of a small object, which saves the request for it."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def on_queued(self, future: Any, **_: Any) -> None:
+        """Tell boto3 the size. A large object is read in parts, which must be of one object."""
+        if self._size < _TRANSFERS.multipart_threshold:
+            future.meta.provide_transfer_size(self._size)
+            future.meta.provide_object_etag("")
 
 
 class Answer(dict[str, Any]):
@@ -152,7 +172,7 @@ class AwsClient:
                 key,
                 ExtraArgs={"ChecksumAlgorithm": "SHA256", **_encryption(kms_key)},
                 Callback=_counted(progress, size),
-                Config=boto3.s3.transfer.TransferConfig(multipart_chunksize=_PART_BYTES),
+                Config=TransferConfig(multipart_chunksize=_PART_BYTES),
             )
 
         return True
@@ -185,7 +205,7 @@ class AwsClient:
                 bucket,
                 key,
                 ExtraArgs={**_encryption(kms_key), **options},
-                Config=boto3.s3.transfer.TransferConfig(multipart_chunksize=part_bytes),
+                Config=TransferConfig(multipart_chunksize=part_bytes),
             )
 
     def _holds(self, bucket: str, key: str, path: Path) -> bool:
@@ -206,34 +226,24 @@ class AwsClient:
         checksum = str(head.get("ChecksumSHA256", "")).partition("-")[0]
         return head.get("ContentLength") == path.stat().st_size and checksum == _checksum(path)
 
-    def objects(self, bucket: str, prefix: str, **options: str) -> Iterator[tuple[str, int]]:
-        """Yield keys and sizes in bytes of all objects with a prefix."""
+    def objects(self, bucket: str, prefix: str, **options: str) -> Iterator[StoredFile]:
+        """Yield all objects with a prefix."""
         for page in self.pages("s3", "list_objects_v2", Bucket=bucket, Prefix=prefix, **options):
             for item in page.get("Contents", []):
-                yield item["Key"], item["Size"]
+                yield StoredFile(item["Key"], item["Size"], item["LastModified"].timestamp())
 
-    def download(
-        self,
-        bucket: str,
-        key: str,
-        path: Path,
-        progress: Progress | None = None,
-        size: int = 0,
-    ) -> None:
-        """Download one object; the file appears only when it is complete.
-
-        `size`: in bytes, for `progress`.
-        """
+    def download(self, bucket: str, key: str, size: int, path: Path, count: Count) -> None:
+        """Download one object of a size in bytes; the file appears only when it is complete."""
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
+        subscribers = [ProgressCallbackInvoker(count), _KnownSize(size)]
+        client = self._client("s3")
         try:
-            with self._calling("get_object", f"s3://{bucket}/{key}"):
-                self._client("s3").download_file(
-                    bucket,
-                    key,
-                    str(draft),
-                    Callback=_counted(progress, size),
-                )
+            with (
+                self._calling("get_object", f"s3://{bucket}/{key}"),
+                create_transfer_manager(client, _TRANSFERS) as manager,
+            ):
+                manager.download(bucket, key, str(draft), subscribers=subscribers).result()
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
@@ -250,6 +260,9 @@ class AwsClient:
             yield
         except (ClientError, BotoCoreError, Boto3Error, ResponseParserError) as error:
             raise translated(error, operation, self.region, place=place) from error
+        except RetriesExceededError as error:
+            cause = error.last_exception
+            raise translated(cause, operation, self.region, place=place) from error
 
     def _client(self, service: str, attempts: int | None = None) -> Any:
         name = f"{service} {attempts or ''}"

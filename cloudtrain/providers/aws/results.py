@@ -6,6 +6,7 @@ import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ from cloudtrain.providers.aws.config import client_of_run
 from cloudtrain.providers.aws.request import published_uri, uri_parts
 from cloudtrain.providers.aws.submit import request_of
 from cloudtrain.providers.progress import Note, Progress
+from cloudtrain.providers.shared.downloads import count_of, download_all
 from cloudtrain.providers.shared.log_attempt import backfill
-from cloudtrain.providers.shared.paths import as_folder, download_all
+from cloudtrain.providers.shared.paths import as_folder
 from cloudtrain.runs.files import storing
 from cloudtrain.runs.logs import EVENT_MARK, LogPart, Observation, Positions
 from cloudtrain.source.extract import extract
@@ -123,8 +125,8 @@ def existing_artifacts(cloud: AwsClient, uris: Mapping[str, str]) -> list[str] |
 def download_folder(cloud: AwsClient, uri: str, folder: Path, progress: Progress | None) -> bool:
     """Download all objects below a prefix, or with exactly that name; False without any."""
     bucket, prefix = uri_parts(uri)
-    objects = [(key, size) for key, size in cloud.objects(bucket, prefix) if not key.endswith("/")]
-    return bool(download_all(objects, prefix, folder, partial(cloud.download, bucket), progress))
+    files = [file for file in cloud.objects(bucket, prefix) if not file.name.endswith("/")]
+    return bool(download_all(files, prefix, folder, partial(cloud.download, bucket), progress))
 
 
 def _fetch_archive(
@@ -141,15 +143,16 @@ def _fetch_archive(
     # Beside the folder: a model may be larger than what fits into /tmp.
     with storing(folder), TemporaryDirectory(dir=folder.parent, prefix=".archive-") as scratch:
         archive = Path(scratch) / "archive.tar.gz"
-        cloud.download(bucket, key, archive, progress, size)
+        cloud.download(bucket, key, size, archive, count_of(size, progress))
+        rmtree(folder, ignore_errors=True)  # of a download that was cut short
         return extract(archive, folder, [_ROOTS[folder.name]], note, uri)
 
 
 def _size_of(cloud: AwsClient, bucket: str, key: str) -> int | None:
     """Return the size of an object in bytes; None if there is none."""
-    for name, size in cloud.objects(bucket, key):
-        if name == key:
-            return size
+    for file in cloud.objects(bucket, key):
+        if file.name == key:
+            return file.size
 
     return None
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cloudtrain.planning.launch import JobDocument, Request
     from cloudtrain.planning.plan import Plan
     from cloudtrain.providers.aws.client import AwsClient
+    from cloudtrain.providers.shared.downloads import StoredFile
     from cloudtrain.source.inputs import SentFile
 
 UNREADABLE_TAGS_CODES = (
@@ -49,8 +50,8 @@ class Bucket(NamedTuple):
     def _owner(self) -> dict[str, str]:
         return {"ExpectedBucketOwner": self.config.role.split(":")[4]}
 
-    def blobs(self, prefix: str) -> Iterable[tuple[str, int]]:
-        """Yield keys and sizes in bytes of all objects with a prefix."""
+    def blobs(self, prefix: str) -> Iterable[StoredFile]:
+        """Yield all objects with a prefix."""
         return self.cloud.objects(self.config.bucket, prefix, **self._owner)
 
     def upload(self, name: str, file: SentFile) -> None:

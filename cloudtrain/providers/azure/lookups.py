@@ -245,9 +245,9 @@ def _blobs(things: Things, match: re.Match[str], kind: str) -> str:
     things.read.add(name)
     if kind == "mltable":
         path = f"{path.rstrip('/')}/MLTable".lstrip("/")
-    for blob, _ in container.blobs(path):
-        is_exact = blob == path or kind not in ("uri_file", "mltable")
-        if is_exact and (not path or f"{blob}/".startswith(as_folder(path))):
+    for blob in container.blobs(path):
+        is_exact = blob.name == path or kind not in ("uri_file", "mltable")
+        if is_exact and (not path or f"{blob.name}/".startswith(as_folder(path))):
             return "there is"
 
     raise RefusedError(f"there is nothing at azureml://datastores/{name}/paths/{path}")

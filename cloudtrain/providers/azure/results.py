@@ -17,7 +17,7 @@ from cloudtrain.planning.azureml import (
 )
 from cloudtrain.providers.azure.config import client_of_run, request_of
 from cloudtrain.providers.progress import Note, Progress
-from cloudtrain.providers.shared.paths import download_all, safe_join
+from cloudtrain.providers.shared.downloads import StoredFile, download_all
 from cloudtrain.runs.files import storing
 from cloudtrain.source.results import LINK, LONGEST_TARGET, make_links
 
@@ -97,29 +97,26 @@ def fetch(
     for name in names:
         if name in uris and download_folder(cloud, uris[name], folder / name, progress, note):
             existing.add(name)
-    if "output" in names and uris and _fetch_stored(cloud, run.run_id, folder / "output"):
+    if "output" in names and uris and _fetch_stored(cloud, run.run_id, folder / "output", progress):
         existing.add("output")
 
     return [name for name in names if name in existing]
 
 
-def _fetch_stored(cloud: Workspace, job: str, folder: Path) -> bool:
+def _fetch_stored(cloud: Workspace, job: str, folder: Path, progress: Progress | None) -> bool:
     """Download ./outputs and ./logs of the nodes; return False if they are empty."""
-    names = list(_stored_blobs(cloud, job))
-    for name in names:
-        path = safe_join(folder, name.removeprefix(artifact_folder(job)))
-        with storing(path):
-            cloud.container(ARTIFACT_STORE).download(name, path)
-    return bool(names)
+    blobs = list(_stored_blobs(cloud, job))
+    download = cloud.container(ARTIFACT_STORE).download
+    return bool(download_all(blobs, artifact_folder(job), folder, download, progress))
 
 
-def _stored_blobs(cloud: Workspace, job: str) -> Iterator[str]:
+def _stored_blobs(cloud: Workspace, job: str) -> Iterator[StoredFile]:
     """Yield the blobs of ./outputs and ./logs, without Azure ML's own logs."""
     for stored in STORED_FOLDERS:
         prefix = f"{artifact_folder(job)}{stored}/"
-        for name, _ in cloud.container(ARTIFACT_STORE).blobs(prefix):
-            if _is_wanted(name) and not name.startswith(f"{prefix}{_SYSTEM}"):
-                yield name
+        for blob in cloud.container(ARTIFACT_STORE).blobs(prefix):
+            if _is_wanted(blob.name) and not blob.name.startswith(f"{prefix}{_SYSTEM}"):
+                yield blob
 
 
 def download_folder(
@@ -136,7 +133,7 @@ def download_folder(
     """
     datastore, prefix = datastore_path(uri)
     container = cloud.container(datastore)
-    blobs = [(name, size) for name, size in container.blobs(prefix) if _is_wanted(name)]
+    blobs = [blob for blob in container.blobs(prefix) if _is_wanted(blob.name)]
 
     files = download_all(blobs, prefix, folder, container.download, progress)
     with storing(folder):
@@ -168,7 +165,7 @@ def existing_artifacts(cloud: Workspace, job: str, uris: Mapping[str, str]) -> l
 def _has_blobs(cloud: Workspace, uri: str) -> bool:
     """Return True if there are any blobs below a datastore URI."""
     datastore, prefix = datastore_path(uri)
-    return any(_is_wanted(name) for name, _ in cloud.container(datastore).blobs(prefix))
+    return any(_is_wanted(blob.name) for blob in cloud.container(datastore).blobs(prefix))
 
 
 def _is_wanted(name: str) -> bool:

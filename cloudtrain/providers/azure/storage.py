@@ -24,6 +24,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.providers.azure.error_codes import KEYS_FORBIDDEN
 from cloudtrain.providers.azure.errors import refuse_unreadable_storage, translated
 from cloudtrain.providers.azure.rights import READ_BLOBS, WRITE_BLOBS
+from cloudtrain.providers.shared.downloads import Count, StoredFile
 from cloudtrain.source.inputs import SentFile
 
 RETRIES: dict[str, Any] = {"retry_total": 4, "initial_backoff": 0.5, "increment_base": 2}
@@ -118,26 +119,37 @@ class BlobContainer:
 
         return True
 
-    def blobs(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Yield names and sizes in bytes of all blobs with a prefix, without folders."""
+    def blobs(self, prefix: str) -> Iterator[StoredFile]:
+        """Yield all blobs with a prefix, without folders."""
         token: str | None = None
         while True:
             read_page = partial(_page, prefix=prefix, token=token)
             blobs, token = self._call(read_page, "listing blobs", prefix, READ_BLOBS)
             for blob in blobs:
                 if (blob.metadata or {}).get("hdi_isfolder") != "true":
-                    yield blob.name, int(blob.size or 0)
+                    modified = 0.0
+                    if blob.last_modified:
+                        modified = blob.last_modified.timestamp()
+
+                    yield StoredFile(blob.name, int(blob.size or 0), modified)
             if not token:
                 return
 
-    def download(self, name: str, path: Path) -> None:
+    def download(self, name: str, size: int, path: Path, count: Count) -> None:  # noqa: ARG002
         """Download one blob; the file appears only when it is complete."""
+        loaded = 0
+
+        def hook(current: int, _: int | None) -> None:
+            nonlocal loaded
+            count(current - loaded)
+            loaded = current
+
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name[:200]}.{os.urandom(4).hex()}.part")
 
         def read(client: ContainerClient) -> None:
             with draft.open("wb") as file:
-                client.download_blob(name).readinto(file)
+                client.download_blob(name, progress_hook=hook).readinto(file)
 
         try:
             self._call(read, "reading a blob", name, READ_BLOBS)

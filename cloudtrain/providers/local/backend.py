@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import time
@@ -279,6 +280,8 @@ class LocalBackend(Provider):
                 roots: tuple[str, ...] = ()
                 if self.container_root:
                     roots = (f"{self.container_root}/{name}",)
+
+                shutil.rmtree(folder / name, ignore_errors=True)  # of a copy that was cut short
                 if copy_results(source, folder / name, roots, note):
                     copied.append(name)
 

@@ -28,6 +28,7 @@ from cloudtrain_wire.bounded_files import read_regular_text
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import LocalInput, Plan
     from cloudtrain.providers.progress import Progress
+    from cloudtrain.providers.shared.downloads import StoredFile
 
 UPLOADS_AT_ONCE = 10
 """Files that are sent at the same time: as many as the AWS CLI sends."""
@@ -39,8 +40,8 @@ LARGE_BYTES = 20_000_000_000
 class Storage(Protocol):
     """Storage of a cloud."""
 
-    def blobs(self, prefix: str) -> Iterable[tuple[str, int]]:
-        """Yield names and sizes in bytes of all objects with a prefix."""
+    def blobs(self, prefix: str) -> Iterable[StoredFile]:
+        """Yield all objects with a prefix."""
         ...
 
     def upload(self, name: str, file: SentFile) -> None:
@@ -126,7 +127,7 @@ def _upload(
     progress: Progress | None,
 ) -> None:
     manifest = f"{folder}.json"
-    stored = dict(storage.blobs(folder))
+    stored = {file.name: file.size for file in storage.blobs(folder)}
     missing = [file for file in files if stored.get(f"{folder}/{file.path}") != file.info.st_size]
     if not missing and manifest in stored:
         return
