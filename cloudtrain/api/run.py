@@ -364,8 +364,8 @@ def fetch_results(
         except CloudError as error:
             hint = error.hint
             if fetched_files(draft):
-                kept = f"what has arrived is kept in {draft}; the same command continues"
-                hint = f"{hint}; {kept}" if hint else kept
+                next_step = f"what has arrived is kept in {draft}; the same command continues"
+                hint = f"{hint}; {next_step}" if hint else next_step
             else:
                 shutil.rmtree(draft, ignore_errors=True)
 

@@ -71,7 +71,7 @@ def download_all(
             missing.append((file, path))
 
     total = sum(file.size for file in files)
-    count = count_of(total, progress, done=total - sum(file.size for file, _ in missing))
+    count = count_of(total, progress, loaded=total - sum(file.size for file, _ in missing))
     stopped = Event()
 
     def count_unless_stopped(size: int) -> None:
@@ -100,22 +100,22 @@ def download_all(
 
 def _is_complete(path: Path, file: StoredFile) -> bool:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return False
 
-    return found.st_size == file.size and abs(found.st_mtime - file.modified) < 1e-3
+    return status.st_size == file.size and abs(status.st_mtime - file.modified) < 1e-3
 
 
-def count_of(total: int, progress: Progress | None, done: int = 0) -> Count:
+def count_of(total: int, progress: Progress | None, loaded: int = 0) -> Count:
     """Return what adds up bytes from several threads, and calls `progress` with the sum."""
     lock = Lock()
 
     def count(size: int) -> None:
-        nonlocal done
+        nonlocal loaded
         with lock:
-            done += size
+            loaded += size
             if progress is not None:
-                progress(min(done, total), total)
+                progress(min(loaded, total), total)
 
     return count

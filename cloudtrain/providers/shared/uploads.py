@@ -172,7 +172,8 @@ def _record(plan: Plan, item: LocalInput) -> Path:
 
 def _remember(plan: Plan, item: LocalInput) -> None:
     past = PastUpload(item.digest, plan.run_id, time.time())
-    if (known := past_upload(plan, item)) and known.digest == item.digest:
+    before = past_upload(plan, item)
+    if before is not None and before.digest == item.digest:
         return
 
     path = _record(plan, item)
