@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from threading import Barrier
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -14,12 +15,15 @@ from cloudtrain.errors import CloudError, RefusedError, StorageError, UsageError
 from cloudtrain.providers.azure.account import account, workspace_of
 from cloudtrain.providers.azure.client import Cluster, QuotaUsage, VmFamily
 from cloudtrain.providers.azure.config import AzureConfig
+from cloudtrain.providers.azure.logs import new_lines
 from cloudtrain.providers.azure.phases import ENDED, billing, final_state, phase_of, timestamp
 from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.azure.section import AzureSection
+from cloudtrain.providers.azure.storage import LogChunk
 from cloudtrain.providers.azure.submit import refuse_machines
 from cloudtrain.settings import Settings
 from cloudtrain_wire.events import Billing
+from tests.support.waiting import HANG_SECONDS
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
@@ -295,3 +299,19 @@ def test_the_datastore_that_the_job_writes_to_is_opened_before_it_is_paid_for() 
     stub = Stub()
     ask(stub, compute="azureml:my-cluster")
     assert stub.opened == ["mine"]
+
+
+def test_the_logs_of_many_nodes_are_read_at_the_same_time_and_yielded_in_order() -> None:
+    both_read = Barrier(2)
+
+    class Cloud:
+        def read_log(self, address: str, start: int, created: str) -> LogChunk:
+            both_read.wait(HANG_SECONDS)
+            return LogChunk(f"{address} from {start}\n".encode(), start, created, more=False)
+
+    logs = {f"user_logs/std_log_process_{node}.txt": f"log {node}" for node in range(4)}
+    cloud: Any = Cloud()
+    parts = list(new_lines(cloud, logs, {}, is_over=False))
+    assert [(part.node, part.lines[0][1]) for part in parts] == [
+        (node, f"log {node} from 0".encode()) for node in range(4)
+    ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.providers.azure.config import client_of_run
@@ -13,6 +15,7 @@ from cloudtrain.runs.logs import LogPart, Observation, Positions
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
+    from cloudtrain.providers.azure.storage import LogChunk
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.state import RunState
 
@@ -24,6 +27,9 @@ The SDK streams only the first.
 
 MAX_READS = 8
 """Reads per log and call; the rest follows at the next call."""
+
+READS_AT_ONCE = 8
+"""Logs that are read at the same time."""
 
 
 def backfill_logs(run: RunFolder, state: RunState) -> Iterator[Observation]:
@@ -54,39 +60,44 @@ def new_lines(
     `logs`: signed URLs by name, from the run history. `is_over`: the job has ended, so text after
     the last newline is a line too.
     """
+    names = sorted(name for name in logs if LOG.fullmatch(name))
+    places = {name: {"offset": 0, "created": "", **positions.get(name, {})} for name in names}
+
+    def read(name: str) -> LogChunk | None:
+        return cloud.read_log(logs[name], places[name]["offset"], places[name]["created"])
+
     complete = True
-    for name in sorted(logs):
-        match = LOG.fullmatch(name)
-        if match is not None:
-            position = positions.get(name, {})
-            node = int(match[1] or 0)
-            complete &= yield from _new_lines_of(
-                cloud,
-                name,
-                logs[name],
-                node,
-                position,
-                is_over=is_over,
-            )
+    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
+        for start in range(0, len(names), READS_AT_ONCE):
+            batch = names[start : start + READS_AT_ONCE]
+            for name, chunk in zip(batch, pool.map(read, batch), strict=True):
+                lines = _new_lines_of(
+                    name, chunk, places[name], partial(read, name), is_over=is_over
+                )
+                complete &= yield from lines
 
     return complete
 
 
 def _new_lines_of(
-    cloud: Workspace,
     name: str,
-    address: str,
-    node: int,
-    position: Mapping[str, Any],
+    part: LogChunk | None,
+    place: dict[str, Any],
+    read: Callable[[], LogChunk | None],
     *,
     is_over: bool,
 ) -> Generator[LogPart, None, bool]:
-    # Offset of the next byte, and creation time: after a preemption a new log replaces the old one.
-    place = {"offset": 0, "created": "", **position}
-    for _ in range(MAX_READS):
-        part = cloud.read_log(address, place["offset"], place["created"])
+    """Yield the new lines of one log. `part`: what was read of it; `read` returns what follows.
+
+    `place`: offset of the next byte, and creation time: after a preemption a new log replaces the
+    old one.
+    """
+    for number in range(MAX_READS):
+        if number:
+            part = read()
         if part is None:
             return True
+
         lines = part.data[: part.data.rfind(b"\n") + 1]
         # Text without a newline counts at the end of the log, or if it alone fills the chunk.
         takes_all = is_over
@@ -101,7 +112,7 @@ def _new_lines_of(
         texts = text.removesuffix(b"\n").split(b"\n")
         lines_read = [(read_at, line.rstrip(b"\r")) for line in texts]
         yield LogPart(
-            node=node,
+            node=_node_of(name),
             lines=lines_read,
             stream=name,
             position=dict(place),
@@ -110,3 +121,8 @@ def _new_lines_of(
             return True
 
     return False
+
+
+def _node_of(name: str) -> int:
+    match = LOG.fullmatch(name)
+    return int((match and match[1]) or 0)
