@@ -57,7 +57,7 @@ def trial_request(request: dict[str, Any]) -> dict[str, Any]:
     return {**request, "CheckpointConfig": {**shared, "S3Uri": trial_uri}}
 
 
-def publish(run: RunFolder, name: str, text: str) -> None:
+def publish(run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG001
     """Put an object below the run's own prefix, encrypted as the rest of the run is."""
     output = request_of(run)["OutputDataConfig"]
     bucket, key = uri_parts(published_uri(output["S3OutputPath"], run.run_id))

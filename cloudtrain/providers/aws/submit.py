@@ -127,13 +127,13 @@ _CONSOLES = {
 
 
 def start(
-    kind: Kind,
     plan: Plan,
     request: Request,
     run: RunFolder,
     archive: Path,
     progress: Progress | None,
     record: Record,
+    kind: Kind = TRAINING,
 ) -> dict[str, Any]:
     """Upload inputs, source and job document, create the job, return its reference.
 

@@ -32,6 +32,7 @@ from cloudtrain.providers.aws.tuning_request import (
     render_trial,
     training_definition,
 )
+from cloudtrain.providers.aws.tuning_rules import tuning_issues
 from cloudtrain.providers.discovered_run import DiscoveredRun, adopted
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
 from cloudtrain.providers.progress import Progress
@@ -41,9 +42,7 @@ from cloudtrain.runs.record import RunRecord
 from cloudtrain_wire.events import Ended
 
 if TYPE_CHECKING:
-    from cloudtrain.errors import Issue
     from cloudtrain.planning.plan import Plan
-    from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.state import RunState
 
@@ -63,13 +62,11 @@ _GONE = "SageMaker does not know this tuning job (any more)"
 
 
 class SageMakerTuning:
-    """Tuning jobs. Modules that need boto3 are imported late."""
+    """Tuning jobs."""
 
-    def rules(self, plan: Plan) -> list[Issue]:
-        """Return what a tuning job cannot express or hold, and violations of the service model."""
-        from cloudtrain.providers.aws.tuning_rules import tuning_issues
-
-        return tuning_issues(plan)
+    rules = staticmethod(tuning_issues)
+    render = staticmethod(render)
+    render_trial = staticmethod(render_trial)
 
     def method(self, plan: Plan) -> str:
         """Name SageMaker's strategy."""
@@ -84,14 +81,6 @@ class SageMakerTuning:
             return "SageMaker ends bad trials early"
         return ""
 
-    def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """Return the body of CreateHyperParameterTuningJob, and the trials' job document."""
-        return render(plan, image)
-
-    def render_trial(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """Return the training job of a trial whose values are arguments of the plan."""
-        return render_trial(plan, image)
-
     def start(
         self,
         plan: Plan,
@@ -105,7 +94,7 @@ class SageMakerTuning:
 
         That takes three calls if the source is small.
         """
-        return start(TUNING, plan, request, folder, archive, progress, record)
+        return start(plan, request, folder, archive, progress, record, TUNING)
 
     def observe(
         self,

@@ -43,7 +43,7 @@ def artifact_uris(document: Mapping[str, Any]) -> dict[str, str]:
     return uris
 
 
-def publish(run: RunFolder, name: str, text: str) -> None:
+def publish(run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG001
     """Write a blob into the job's output folder, which its nodes have mounted."""
     datastore, folder = datastore_path(request_of(run)["outputs"]["output"]["path"])
     blob = f"{folder}{PUBLISHED_FOLDER}/{name}"

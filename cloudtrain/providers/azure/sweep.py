@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.planning.azureml import STOP_FILE
-from cloudtrain.planning.launch import Request
 from cloudtrain.planning.tuned import named_texts, parameters_of
 from cloudtrain.providers.azure.config import client_of_run, config_of, request_of
 from cloudtrain.providers.azure.declaration import DECLARATION
@@ -25,6 +24,7 @@ from cloudtrain.providers.azure.sweep_request import (
     sampling_words,
     trial_document,
 )
+from cloudtrain.providers.azure.sweep_rules import sweep_job_issues
 from cloudtrain.providers.discovered_run import adopted
 from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
 from cloudtrain.providers.shared.idempotent_create import is_new, own_tags, settle
@@ -33,9 +33,7 @@ from cloudtrain.runs.record import RunRecord
 from cloudtrain_wire.events import Ended, StopRequested
 
 if TYPE_CHECKING:
-    from cloudtrain.errors import Issue
     from cloudtrain.planning.plan import Plan
-    from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.providers.azure.client import TrialInfo, Workspace
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.logs import Record
@@ -57,23 +55,19 @@ _TRIAL_STATES: Mapping[str, Literal["completed", "pruned", "failed", "stopped"]]
 
 
 class AzureSweeps:
-    """Sweep jobs. Modules that need azure-ai-ml are imported late."""
+    """Sweep jobs."""
+
+    rules = staticmethod(sweep_job_issues)
+    method = staticmethod(sampling_words)
+    render = staticmethod(render)
+    render_trial = staticmethod(render_trial)
+    start = staticmethod(start)
 
     def __init__(self) -> None:
         self._parameters: dict[str, Mapping[str, str]] = {}
         """Trial -> its values by setting."""
         self._complete = set[str]()
         """Trials with final values: each is requested once."""
-
-    def rules(self, plan: Plan) -> list[Issue]:
-        """Return what a sweep job cannot express or hold."""
-        from cloudtrain.providers.azure.sweep_rules import sweep_job_issues
-
-        return sweep_job_issues(plan)
-
-    def method(self, plan: Plan) -> str:
-        """Name Azure ML's sampling algorithm."""
-        return sampling_words(plan)
 
     def stopping(self, plan: Plan) -> str:
         """Say which policy ends bad trials early."""
@@ -82,16 +76,6 @@ class AzureSweeps:
             return ""
 
         return f"Azure ML's policy {policy.type} ends bad trials early"
-
-    def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """Return the document of a sweep job as plain JSON, and the job document of all trials."""
-        return render(plan, image)
-
-    def render_trial(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """Return the command job of a trial whose values are arguments of the plan."""
-        return render_trial(plan, image)
-
-    start = staticmethod(start)
 
     def observe(
         self,
