@@ -2,116 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from cloudtrain.spec.search_space import Dimension, Scalar, read_space
-from cloudtrain_wire.event_record import InvalidValue, Timestamp, field_type
+from cloudtrain_wire.event_record import field_type
 
 T = TypeVar("T")
-Check = Callable[[Any], Any]
-"""Return the value to use, or raise InvalidValue."""
+_field_type = cache(field_type)
 
 
-def read_checked(kind: type[T], document: Any, **checks: Check) -> T:
+def read_checked(kind: type[T], document: Any) -> T:
     """Return the dataclass in a JSON object. Ignore unknown keys.
 
-    `checks` replaces the checks of some fields. Raise ValueError if a field is missing or invalid.
+    Raise ValueError if a field is missing or invalid.
     """
-    try:
-        return _read(kind, document, checks)
-    except (InvalidValue, TypeError) as error:
-        raise ValueError(str(error) or "not an object") from None
-
-
-def check_parameters(value: Any) -> Mapping[str, Any]:
-    """Check the values of a trial: text, numbers, true or false by name."""
-    if not isinstance(value, dict):
-        raise InvalidValue
-
-    for item in value.values():
-        if not isinstance(item, str | int | float):
-            raise InvalidValue
-
-    return value
-
-
-def _read(kind: type[T], document: Any, overrides: Mapping[str, Check]) -> T:
     if not isinstance(document, dict):
-        raise InvalidValue
+        raise ValueError("not an object")
 
     hashable: Any = kind
-    checks = dict(_checks(hashable))
-    checks |= overrides
+    annotations = _annotations(hashable)
     values = {}
 
-    for name in checks.keys() & document.keys():
+    for name in annotations.keys() & document.keys():
         try:
-            values[name] = checks[name](document[name])
-        except InvalidValue:
-            raise InvalidValue(f"{name} has a value of another type") from None
+            values[name] = _checked(annotations[name], document[name])
+        except ValueError:
+            raise ValueError(f"{name} has a value of another type") from None
 
-    return kind(**values)
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
 
 
 @cache
-def _checks(kind: Any) -> Mapping[str, Check]:
-    hints = get_type_hints(kind)
-    checks = {item.name: _check_of(hints[item.name]) for item in fields(kind)}
-    if "time" not in checks:
-        return checks
-
-    return {**checks, "time": _check_of(Timestamp)}
+def _annotations(kind: Any) -> Mapping[str, Any]:
+    annotations = get_type_hints(kind, include_extras=True)
+    return {item.name: annotations[item.name] for item in fields(kind)}
 
 
-def _check_of(annotation: Any) -> Check:
+def _checked(annotation: Any, value: Any) -> Any:
+    """Return the value for a field with this annotation, or raise ValueError."""
     options = get_args(annotation)
-    if NoneType in options:
-        return _check_or_none(options)
-
-    if get_origin(annotation) is tuple:
-        check = _check_of(options[0])
-        return lambda value: tuple(check(item) for item in _check_list(value))
+    if NoneType in options and value is None:
+        return None
 
     if is_dataclass(annotation):
         kind: Any = annotation
-        return lambda value: _read(kind, value, {})
+        return read_checked(kind, value)
+
+    if get_origin(annotation) is tuple:
+        if not isinstance(value, list | tuple):
+            raise ValueError
+
+        return tuple(_checked(options[0], item) for item in value)
 
     if get_origin(annotation) is Mapping:
-        return check_parameters
+        is_object = isinstance(value, dict)
+        is_valid = is_object and all(isinstance(item, options[1]) for item in value.values())
+        checked = value if is_valid else None
+    else:
+        checked = _field_type(annotation).check(value)
+    if checked is None:
+        raise ValueError
 
-    value_or_none = field_type(annotation).check
-
-    def check_value(value: Any) -> Any:
-        checked = value_or_none(value)
-        if checked is None:
-            raise InvalidValue
-
-        return checked
-
-    return check_value
-
-
-def _check_or_none(options: Sequence[Any]) -> Check:
-    (other,) = [option for option in options if option is not NoneType]
-    check = _check_of(other)
-
-    def check_value(value: Any) -> Any:
-        if value is None:
-            return None
-
-        return check(value)
-
-    return check_value
-
-
-def _check_list(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple):
-        return list(value)
-    raise InvalidValue
+    return checked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,6 +158,7 @@ class Definition:
         """
         sampler = document.get("sampler")
         removed = {"qmc": "random", "gp": "tpe", "batch_size": "random"}  # of earlier versions
-        document = {**document, "sampler": removed.get(str(sampler), sampler)}
+        space = read_space(document.get("space"))
+        document = {**document, "space": space, "sampler": removed.get(str(sampler), sampler)}
 
-        return read_checked(Definition, document, space=read_space)
+        return read_checked(Definition, document)

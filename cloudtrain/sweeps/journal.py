@@ -26,6 +26,7 @@ from cloudtrain.runs.store import SWEEPS
 from cloudtrain.spec.search_space import Scalar
 from cloudtrain.sweeps.definition import Definition, read_checked
 from cloudtrain_wire.bounded_files import open_regular_file, read_regular_file, read_regular_text
+from cloudtrain_wire.event_record import Timestamp
 from cloudtrain_wire.file_locks import acquire, is_locked
 from cloudtrain_wire.process_identity import ProcessIdentity
 
@@ -38,10 +39,10 @@ RAY_DASHBOARD = "ray-dashboard"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepEvent:
-    """Event of a sweep; `time` is a Unix timestamp."""
+    """Event of a sweep."""
 
     TYPE: ClassVar[str] = ""
-    time: float
+    time: Timestamp
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON with the `type`."""
