@@ -28,10 +28,11 @@ from cloudtrain.providers.shared.uploads import past_upload
 from cloudtrain.runs.store import sweep_ids
 from cloudtrain.settings import data_folder
 from cloudtrain.spec.inputs import Input
-from cloudtrain.units import format_duration, format_size
+from cloudtrain.units import format_duration
 from cloudtrain_wire.bounded_files import read_regular_text
 from cloudtrain_wire.requirement_files import hide_passwords
 from cloudtrain_wire.secret_values import masker, secrets_in
+from cloudtrain_wire.sizes import format_size
 
 MAX_PACKAGES = 6
 """Maximum installed packages that a plan shows."""

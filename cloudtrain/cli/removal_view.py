@@ -12,7 +12,7 @@ from cloudtrain.api.removal import Removable, remove
 from cloudtrain.cli.output import count, print_json, print_message, print_output, table
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.runs.store import RunStore, sweep_ids
-from cloudtrain.units import format_size
+from cloudtrain_wire.sizes import format_size
 
 remove_yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 remove_dry_run_option = click.option(

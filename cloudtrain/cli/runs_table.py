@@ -23,7 +23,8 @@ from cloudtrain.declaration import rehearsed_by
 from cloudtrain.runs.state import ENDED
 from cloudtrain.runs.store import sweep_ids, sweep_of_run
 from cloudtrain.settings import data_folder
-from cloudtrain.units import format_duration, format_number, format_size
+from cloudtrain.units import format_duration, format_number
+from cloudtrain_wire.sizes import format_size
 
 MIN_ARGUMENTS = 20
 """Minimum width of the arguments on a terminal."""

@@ -27,8 +27,8 @@ import click
 
 from cloudtrain.runs.files import strict_json
 from cloudtrain.shown_text import escaped, escaped_json, shown
-from cloudtrain.units import format_size
 from cloudtrain_wire.secret_values import masker
+from cloudtrain_wire.sizes import format_size
 
 STATE_COLOURS = {
     "succeeded": "green",

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from cloudtrain.errors import StorageError
 from cloudtrain.source.results import Note, Results
-from cloudtrain.units import format_size
+from cloudtrain_wire.sizes import format_size
 
 _BLOCK = 1 << 20
 

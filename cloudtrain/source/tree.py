@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from cloudtrain.errors import SourceError
 from cloudtrain.runs.files import make_private_folder, private_opener
-from cloudtrain.units import format_size
 from cloudtrain_wire.bounded_files import read_regular_file
+from cloudtrain_wire.sizes import format_size
 
 Progress = Callable[[int, int], None]
 """Receiver of (files done, all files): about a hundred calls for a large tree."""

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from cloudtrain import errors, settings
 from cloudtrain.declaration import Setting
-from cloudtrain.units import format_duration, format_size
+from cloudtrain.units import format_duration
+from cloudtrain_wire.sizes import format_size
 from reference_commands import commands, job_yaml
 from reference_events import events_page
 from reference_failures import failures

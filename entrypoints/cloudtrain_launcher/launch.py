@@ -40,7 +40,7 @@ from cloudtrain_launcher.stored_secrets import look_up
 from cloudtrain_launcher.torchrun import TorchrunExit, run_torchrun
 from cloudtrain_launcher.trial import PORT_OFFSET, Announcer, Trial, TrialMemory, TrialWatch, listen
 from cloudtrain_launcher.usage import UsageSampler
-from cloudtrain_launcher.working_folder import Kept, WorkingFolder, format_size
+from cloudtrain_launcher.working_folder import Kept, WorkingFolder
 from cloudtrain_wire.events import (
     Activity,
     Checkpoint,
@@ -53,6 +53,7 @@ from cloudtrain_wire.events import (
 )
 from cloudtrain_wire.parent_death import set_parent_death_signal
 from cloudtrain_wire.processes import adopt_orphans
+from cloudtrain_wire.sizes import format_size
 from cloudtrain_wire.visible_gpus import visible_gpus
 
 Outcome = Literal["succeeded", "failed", "stopped"]

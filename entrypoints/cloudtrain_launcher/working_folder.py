@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from cloudtrain_launcher.contract import PAYLOAD_DIR, KeepPattern
 from cloudtrain_launcher.storage_sync import UNFINISHED_SUFFIXES
+from cloudtrain_wire.sizes import format_size
 
 MAX_SHOWN = 3
 """Maximum number of files and folders in a warning."""
@@ -206,17 +207,3 @@ def _describe(files: Sequence[_File]) -> str:
         count = f"{len(files)} files"
 
     return f"{count}, {format_size(_size(files))}"
-
-
-def format_size(size: float) -> str:
-    """Return `0 B`, `34 kB` or `1.2 GB`, like the client."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            if unit == "B" or size >= 10:
-                return f"{size:.0f} {unit}"
-
-            return f"{size:.1f} {unit}"
-
-        size /= 1000
-
-    return f"{size:.1f} TB"

@@ -19,11 +19,11 @@ from cloudtrain.spec.inputs import read_metrics
 from cloudtrain.units import (
     format_duration,
     format_number,
-    format_size,
     parse_duration,
     parse_money,
     parse_size,
 )
+from cloudtrain_wire.sizes import format_size
 from tests.golden.cases import plan_of
 
 # Durations, sizes and money: as people write them, and back.

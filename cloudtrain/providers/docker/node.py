@@ -31,9 +31,9 @@ from cloudtrain.providers.docker.container_spec import SECRET, ContainerSpec, sp
 from cloudtrain.providers.local.processes import STOPPED, SUPERVISOR_PID
 from cloudtrain.runs.files import strict_json
 from cloudtrain.runs.logs import EVENT_MARK
-from cloudtrain.units import format_size
 from cloudtrain_wire.events import Cause, Error, Event, NodeEnded, parse
 from cloudtrain_wire.parent_death import set_parent_death_signal
+from cloudtrain_wire.sizes import format_size
 
 if TYPE_CHECKING:
     from cloudtrain.providers.docker.engine import Container, Engine, ExitStatus

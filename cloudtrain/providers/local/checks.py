@@ -20,7 +20,7 @@ from cloudtrain.providers.local.backend import ON_CPU
 from cloudtrain.providers.local.machine import GpuFacts, LocalConfig, PythonFacts
 from cloudtrain.runs.files import bytes_of
 from cloudtrain.source.inputs import is_empty
-from cloudtrain.units import format_size
+from cloudtrain_wire.sizes import format_size
 from cloudtrain_wire.visible_gpus import present_gpus, visible_gpus
 
 FEW_PROCESSES = 16

@@ -22,8 +22,8 @@ from cloudtrain.planning.target import CloudConfig
 from cloudtrain.providers.shared.paths import PREFIX
 from cloudtrain.runs.files import make_private_folder, replace_text
 from cloudtrain.source.inputs import InputFile, SentFile, digest_input, list_input
-from cloudtrain.units import format_size
 from cloudtrain_wire.bounded_files import read_regular_text
+from cloudtrain_wire.sizes import format_size
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import LocalInput, Plan
