@@ -1,10 +1,14 @@
-"""How to install the packages of an extra."""
+"""Imports from the packages of an extra, and how to install them."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
+
+from cloudtrain.errors import UsageError
 
 
 def install_command(extra: str) -> str:
@@ -19,3 +23,13 @@ def install_command(extra: str) -> str:
             packages.append(package.strip())
 
     return shlex.join(["pip", "install", *packages])
+
+
+@contextmanager
+def importing(extra: str, need: str) -> Iterator[None]:
+    """Raise UsageError for a failed import. `need`: what needs which package."""
+    try:
+        yield
+    except ImportError as error:
+        message = f"{need}, which is not installed: {error}"
+        raise UsageError(message, hint=install_command(extra)) from None

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from cloudtrain.spec.search_space import Scalar
 
 
+State = Literal["running", "stopping", "succeeded", "failed", "stopped"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NativeTrial:
     """A trial, as the cloud's service lists it."""
@@ -56,7 +59,7 @@ class NativeTrial:
 class NativeSweepState:
     """A sweep as the cloud's service describes it."""
 
-    state: Literal["running", "stopping", "succeeded", "failed", "stopped"]
+    state: State
     """Current state; the last three are final.
 
     succeeded: all trials have ended, and one has a value. failed: no trial has a value, or the

@@ -7,8 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import UsageError
-from cloudtrain.extras import install_command
+from cloudtrain.extras import importing
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Normal, Scalar
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.state import SweepState, Trial
@@ -89,11 +88,8 @@ class OptunaSampler:
 
 def import_optuna(user: str) -> Any:
     """Return the module. Raise UsageError, which names what needs it, if it is not installed."""
-    try:
+    with importing("sweeps", f"{user} needs Optuna"):
         import optuna
-    except ImportError as error:
-        message = f"{user} needs Optuna, which is not installed ({error})"
-        raise UsageError(message, hint=install_command("sweeps")) from None
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

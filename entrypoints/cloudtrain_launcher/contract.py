@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -200,11 +200,12 @@ def read_job(path: str | os.PathLike[str]) -> Job:
     """
     document = read_object(path, _JOB_DOCUMENT)
     values = {item.name: document[item.name] for item in fields(Job) if item.name in document}
-    for item in fields(Job):
-        if item.name not in values and item.default is MISSING and item.default_factory is MISSING:
-            raise RuntimeError(f"the job document {path} has no field {item.name}")
+    try:
+        job = Job(**values)
+    except TypeError as error:
+        raise RuntimeError(f"the job document {path} is incomplete: {error}") from None
 
-    return Job(**{**values, "values": _expand_references(values["values"], values["argv"])})
+    return replace(job, values=_expand_references(job.values, job.argv))
 
 
 def read_object(path: str | os.PathLike[str], what: str) -> dict[str, Any]:

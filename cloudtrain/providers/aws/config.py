@@ -6,8 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloudtrain.errors import UsageError
-from cloudtrain.extras import install_command
+from cloudtrain.extras import importing
 from cloudtrain.planning.target import CloudConfig
 from cloudtrain.runs.record import RunRecord
 
@@ -63,12 +62,7 @@ def client_of_run(run: RunFolder) -> AwsClient:
 
 def connect(region: str, profile: str = "") -> AwsClient:
     """Return the client of a region. Raise UsageError without boto3."""
-    try:
+    with importing("aws", "the aws provider needs boto3"):
         from cloudtrain.providers.aws.client import aws
-    except ImportError as error:
-        raise UsageError(
-            f"the aws provider needs boto3, which is not installed: {error}",
-            hint=install_command("aws"),
-        ) from None
 
     return aws(region, profile)

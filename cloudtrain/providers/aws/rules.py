@@ -38,7 +38,11 @@ from cloudtrain.providers.aws.request import (
 from cloudtrain.providers.aws.request_fields import spec_issues, spec_path
 from cloudtrain.providers.aws.service_model import request_violations
 from cloudtrain.providers.aws.target import USUAL_NODES
-from cloudtrain.providers.shared.plan_notes import cloud_warnings, many_nodes
+from cloudtrain.providers.shared.plan_notes import (
+    cloud_warnings,
+    many_nodes,
+    unreadable_checkpoints,
+)
 from cloudtrain.providers.shared.sweep_rules import unused_issues
 from cloudtrain.units import exact_duration
 
@@ -169,14 +173,7 @@ def _storage(plan: Plan) -> Iterator[Issue]:
     config = plan.target.config_as(AwsConfig)
     yield from _express(plan, config)
 
-    resume = plan.context.resume_from
-    if resume and not resume.startswith("s3://") and not plan.is_rehearsal:
-        hint = f"start without them: cloudtrain rerun {plan.context.resume_run} --fresh"
-        yield Issue(
-            (),
-            f"the earlier run's checkpoints are where SageMaker cannot read them: {resume}",
-            hint,
-        )
+    yield from unreadable_checkpoints(plan, "SageMaker", "s3://")
 
     for name, item in spec.inputs.items():
         location = item.on(plan.target.provider) or ""

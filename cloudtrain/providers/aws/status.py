@@ -36,6 +36,7 @@ from cloudtrain.providers.shared.log_attempt import (
     all_nodes_reported,
     ended_event,
     incomplete_shutdown,
+    log_lag_is_over,
 )
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Observation, Record
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 
 TAG_DELAY_SECONDS = 300
 """Maximum delay until policies about tags allow access to a new job (as in AWS's SDK)."""
-LOG_LAG_POLLS = 3
-"""Polling intervals to wait for CloudWatch's last lines after the end of a job."""
 
 
 def observe(run: RunFolder, state: RunState) -> Iterator[Observation]:
@@ -91,7 +90,10 @@ def observe(run: RunFolder, state: RunState) -> Iterator[Observation]:
 
     final = final_state(described)
     if final is not None:  # the lines just read may contain the nodes' own reports
-        waited = _log_lag_is_over(described, state, time_now, config_of(run).poll)
+        ended, poll = ended_at(described), config_of(run).poll
+        waited = not has_trained(described) or log_lag_is_over(
+            state, phase_of(described), ended, poll
+        )
         if log.is_done(waited=waited, all_reported=all_nodes_reported(state, nodes)):
             yield Observation(events=_end_events(cloud, run, described, state, final))
 
@@ -131,21 +133,6 @@ def _end_events(
     end = ended_event(state, final, ended_at(described) or time_now, billing(described, price))
     artifacts = existing_artifacts(cloud, artifact_uris(request_of(run)))
     return [end.replace(left=artifacts), *warm_pool_events(described, time_now, price)]
-
-
-def _log_lag_is_over(
-    described: Mapping[str, Any],
-    state: RunState,
-    time_now: float,
-    poll_seconds: float,
-) -> bool:
-    """Return True if the last lines had time to arrive, by the service's clock or ours."""
-    if not has_trained(described):
-        return True  # it never printed anything
-
-    first_seen = state.phase_seen if state.phase == phase_of(described) else time_now
-    waited = time_now - min(first_seen, ended_at(described) or time_now)
-    return waited > LOG_LAG_POLLS * poll_seconds
 
 
 def stop(run: RunFolder, state: RunState, record: Record, kind: Kind = TRAINING) -> bool:

@@ -34,7 +34,7 @@ from cloudtrain.providers.aws.tuning_request import (
 )
 from cloudtrain.providers.aws.tuning_rules import tuning_issues
 from cloudtrain.providers.discovered_run import DiscoveredRun, adopted
-from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
+from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial, State
 from cloudtrain.providers.progress import Progress
 from cloudtrain.providers.shared.idempotent_create import is_new, settle
 from cloudtrain.runs.logs import Observation, Record
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.state import RunState
 
-State = Literal["running", "stopping", "succeeded", "failed", "stopped"]
 
 _STATES: Mapping[str, State] = {
     "Completed": "succeeded",

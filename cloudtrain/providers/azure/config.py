@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import UsageError
-from cloudtrain.extras import install_command
+from cloudtrain.extras import importing
 from cloudtrain.planning.target import CloudConfig
 from cloudtrain.runs.record import RunRecord
 
@@ -62,19 +61,15 @@ def client_of_run(run: RunFolder) -> Workspace:
 
 def connect(subscription: str, resource_group: str, name: str) -> Workspace:
     """Return the client of a workspace. Raise UsageError without azure-ai-ml."""
-    try:
+    with importing("azure", "the azure provider needs azure-ai-ml"):
         from cloudtrain.providers.azure.client import workspace
-    except ImportError as error:
-        message = f"the azure provider needs azure-ai-ml, which is not installed: {error}"
-        raise UsageError(message, hint=install_command("azure")) from None
+
     return workspace(subscription, resource_group, name)
 
 
 def registry_login(host: str) -> RegistryLogin:
     """Return the login of an Azure registry. Raise UsageError without azure-ai-ml."""
-    try:
+    with importing("azure", "its registry needs azure-ai-ml"):
         from cloudtrain.providers.azure.sdk import registry_login as login
-    except ImportError as error:
-        message = f"its registry needs azure-ai-ml: {error}"
-        raise UsageError(message, hint=install_command("azure")) from None
+
     return login(host)

@@ -7,7 +7,7 @@ from typing import Any
 
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import CloudError, UsageError
-from cloudtrain.extras import install_command
+from cloudtrain.extras import importing
 from cloudtrain.providers.azure.declaration import DECLARATION
 from cloudtrain.providers.infrastructure import Deployment, Infrastructure, SettingValue
 from cloudtrain.settings import Settings
@@ -90,11 +90,8 @@ class AzureInfrastructure(Infrastructure):
 
 def _properties(path: str) -> Mapping[str, Any] | None:
     """Return the properties of a deployment; None if there is no such deployment."""
-    try:
+    with importing("azure", "this needs azure-ai-ml"):
         from cloudtrain.providers.azure.sdk import ResourceManager
-    except ImportError as error:
-        message = f"this needs azure-ai-ml, which is not installed: {error}"
-        raise UsageError(message, hint=install_command("azure")) from error
 
     resource = ResourceManager().find(path, _VERSION)
     if resource is None:

@@ -38,7 +38,11 @@ from cloudtrain.providers.azure.request import (
 )
 from cloudtrain.providers.azure.sovereign import cloud_of, missing_variables
 from cloudtrain.providers.azure.target import USUAL_NODES
-from cloudtrain.providers.shared.plan_notes import cloud_warnings, many_nodes
+from cloudtrain.providers.shared.plan_notes import (
+    cloud_warnings,
+    many_nodes,
+    unreadable_checkpoints,
+)
 from cloudtrain.providers.shared.shapes import TableShape, violations
 from cloudtrain.providers.shared.sweep_rules import unused_issues
 from cloudtrain.spec.yaml_document import mapping_of
@@ -307,11 +311,7 @@ def _locations(plan: Plan) -> Iterator[Issue]:
         hint = "azureml://datastores/NAME/paths/FOLDER/"
         yield Issue(("checkpoints", "uri"), f"{uri!r} is not a datastore path", hint)
 
-    resume = plan.context.resume_from
-    if resume and not resume.startswith("azureml://") and not plan.is_rehearsal:
-        hint = f"start without them: cloudtrain rerun {plan.context.resume_run} --fresh"
-        message = f"the earlier run's checkpoints are where Azure ML cannot read them: {resume}"
-        yield Issue((), message, hint)
+    yield from unreadable_checkpoints(plan, "Azure ML", "azureml://")
 
     for name, stores in spec.secrets.items():
         stored = stores.get(plan.target.provider, "")

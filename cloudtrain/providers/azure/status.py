@@ -27,14 +27,12 @@ from cloudtrain.providers.shared.log_attempt import (
     all_nodes_reported,
     ended_event,
     incomplete_shutdown,
+    log_lag_is_over,
 )
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Observation
 from cloudtrain.runs.state import RunState
 from cloudtrain_wire.events import Ended, Event, Phase, StopRequested
-
-LOG_LAG_POLLS = 3
-"""Polling intervals to wait for the last log lines after the end of a job."""
 
 
 def observe(run: RunFolder, state: RunState) -> Iterator[Observation]:
@@ -67,7 +65,11 @@ def observe(run: RunFolder, state: RunState) -> Iterator[Observation]:
     yield from log.observations(state)
 
     if final is not None:  # the lines just read may contain the nodes' own reports
-        waited = _log_lag_is_over(details, state, time_now, config_of(run).poll)
+        has_printed = started_at(details) or logs_of(details)
+        poll = config_of(run).poll
+        waited = not has_printed or log_lag_is_over(
+            state, phase_of(details), ended_at(details), poll
+        )
         if log.is_done(waited=waited, all_reported=all_nodes_reported(state, state.nodes)):
             end = _end_event(details, state, final, run)
             artifacts = existing_artifacts(cloud, run.run_id, artifact_uris(request_of(run)))
@@ -83,20 +85,6 @@ def _progress(details: Mapping[str, Any], state: RunState, time_now: float) -> I
         yield phase
     if status_of(details) == "CancelRequested" and not state.stop_requested:
         yield StopRequested(time=time_now, reason="Azure ML is cancelling it")
-
-
-def _log_lag_is_over(
-    details: Mapping[str, Any],
-    state: RunState,
-    time_now: float,
-    poll_seconds: float,
-) -> bool:
-    """Return True if the last lines had time to arrive, by the service's clock or ours."""
-    if not started_at(details) and not logs_of(details):
-        return True  # it never printed anything
-
-    first_seen = state.phase_seen if state.phase == phase_of(details) else time_now
-    return time_now - min(first_seen, ended_at(details) or time_now) > LOG_LAG_POLLS * poll_seconds
 
 
 def _end_event(

@@ -26,7 +26,7 @@ from cloudtrain.providers.azure.sweep_request import (
 )
 from cloudtrain.providers.azure.sweep_rules import sweep_job_issues
 from cloudtrain.providers.discovered_run import adopted
-from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial
+from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial, State
 from cloudtrain.providers.shared.idempotent_create import is_new, own_tags, settle
 from cloudtrain.runs.logs import Observation
 from cloudtrain.runs.record import RunRecord
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 _GONE = "Azure ML does not know this sweep job (any more)"
 
-State = Literal["running", "stopping", "succeeded", "failed", "stopped"]
 
 BEST = "best_child_run_id"
 """Property of a sweep job with its best trial; azure-ai-ml downloads by it."""

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cloudtrain.errors import UsageError
-from cloudtrain.extras import install_command
+from cloudtrain.extras import importing
 
 if TYPE_CHECKING:
     from cloudtrain.providers.docker.engine import Engine
@@ -22,10 +21,8 @@ def docker_engine(seconds: float = ANSWER_SECONDS) -> Iterator[Engine]:
 
     Raise UsageError if the SDK is not installed, CloudError if no engine answers.
     """
-    try:
+    with importing("docker", "containers and images need Docker's SDK"):
         from cloudtrain.providers.docker.engine import engine
-    except ImportError as error:
-        message = f"containers and images need Docker's SDK, which is not installed: {error}"
-        raise UsageError(message, hint=install_command("docker")) from None
+
     with engine(seconds) as connection:
         yield connection

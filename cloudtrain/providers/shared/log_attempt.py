@@ -16,6 +16,8 @@ from cloudtrain.runs.state import RunState
 from cloudtrain_wire.causes import first_cause, process_name
 from cloudtrain_wire.events import Billing, Ended, Kept, LogUnread
 
+LOG_LAG_POLLS = 3
+"""Polling intervals to wait for the last log lines after the end of a job."""
 RETRY_SECONDS = 0.2
 """Pause between two attempts to read a log that another process is reading."""
 
@@ -60,6 +62,16 @@ class LogAttempt:
             self.is_complete = yield from self._read(positions)
         except CloudError as error:
             self.error = error
+
+
+def log_lag_is_over(state: RunState, phase: str, ended: float, poll: float) -> bool:
+    """Return True if the last lines had time to arrive, by the service's clock or ours.
+
+    `phase` and `ended`: as the service reports them; `poll`: the seconds between two calls.
+    """
+    time_now = time.time()
+    first_seen = state.phase_seen if state.phase == phase else time_now
+    return time_now - min(first_seen, ended or time_now) > LOG_LAG_POLLS * poll
 
 
 def backfill(read: Read, state: RunState) -> Iterator[Observation]:

@@ -92,6 +92,15 @@ def many_nodes(plan: Plan, usual: int, raised_by: str) -> Iterator[Issue]:
         yield warning(message, raised_by, path=("resources", "nodes"))
 
 
+def unreadable_checkpoints(plan: Plan, service: str, scheme: str) -> Iterator[Issue]:
+    """Yield an issue if the checkpoints to resume from are in another storage."""
+    resume = plan.context.resume_from
+    if resume and not resume.startswith(scheme) and not plan.is_rehearsal:
+        hint = f"start without them: cloudtrain rerun {plan.context.resume_run} --fresh"
+        message = f"the earlier run's checkpoints are where {service} cannot read them: {resume}"
+        yield Issue((), message, hint)
+
+
 def _same_recipe(first: PlannedImage | None, second: PlannedImage | None) -> bool:
     """Return True if two images have the same files and arguments, for any architecture."""
     if not first or not first.recipe or not second or not second.recipe:
