@@ -5,15 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtrain.extras import importing
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Normal, Scalar
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.state import SweepState, Trial
-
-if TYPE_CHECKING:
-    import optuna
 
 
 class OptunaSampler:
@@ -31,25 +28,21 @@ class OptunaSampler:
         seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
         sampler = self._optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         study = self._optuna.create_study(direction=self._definition.goal, sampler=sampler)
-        study.add_trials(
-            [self._study_trial(*self._outcome(trial), trial.parameters) for trial in state.trials]
-        )
+        for trial in state.trials:
+            name, value = self._outcome(trial)
+            study.add_trial(
+                self._optuna.trial.create_trial(
+                    state=self._optuna.trial.TrialState[name],
+                    value=value,
+                    params=optuna_values(self._definition, trial.parameters),
+                    distributions=self._distributions,
+                )
+            )
+
         suggestion = study.ask(self._distributions)
         space = self._definition.space
 
         return {key: _value(item, suggestion.params[key]) for key, item in space.items()}
-
-    def _study_trial(
-        self, name: str, value: float | None, parameters: Mapping[str, Scalar]
-    ) -> optuna.trial.FrozenTrial:
-        """Return a trial as the sampler sees it."""
-        frozen: optuna.trial.FrozenTrial = self._optuna.trial.create_trial(
-            state=self._optuna.trial.TrialState[name],
-            value=value,
-            params=optuna_values(self._definition, parameters),
-            distributions=self._distributions,
-        )
-        return frozen
 
     def _outcome(self, trial: Trial) -> tuple[str, float | None]:
         """Return the state and value of a trial for Optuna's study.

@@ -181,12 +181,7 @@ class Launcher:
             )
 
     def _check_gpus(self) -> None:
-        if self.job.gpus:
-            gpus = visible_gpus()
-        else:
-            gpus = 0
-
-        if gpus < self.job.gpus:
+        if self.job.gpus and (gpus := visible_gpus()) < self.job.gpus:
             raise RuntimeError(f"this node shows {gpus} GPUs, the plan says {self.job.gpus}")
 
     def _prepare(self) -> None:

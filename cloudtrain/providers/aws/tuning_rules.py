@@ -8,6 +8,7 @@ hyperparameter tuning works", "Resource limits for automatic model tuning" and
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from cloudtrain.errors import Issue, Keys, dotted, warning
 from cloudtrain.planning.plan import Plan
@@ -58,7 +59,11 @@ def tuning_issues(plan: Plan) -> list[Issue]:
     issues += _stopping(plan)
     issues += _job(plan)
     issues += service_issues(plan, limits)
-    issues += _model(plan, {issue.path for issue in issues if issue.is_error})
+    reported = {issue.path for issue in issues if issue.is_error}
+    violations = request_violations(render(plan).document, TUNING_INPUT)
+    issues += spec_issues(
+        "CreateHyperParameterTuningJob", violations, partial(_path_of, plan), reported
+    )
     issues += _notes(plan)
     return [plan.located(issue) for issue in issues]
 
@@ -159,14 +164,6 @@ def _notes(plan: Plan) -> Iterator[Issue]:
             "checkpoints of a trial end with it: a tuning job has no folder in S3 for each (model"
             " and output stay)"
         )
-
-
-def _model(plan: Plan, reported: set[Keys]) -> list[Issue]:
-    """Return violations of SageMaker's service model, at the fields that they come from."""
-    violations = request_violations(render(plan).document, TUNING_INPUT)
-    return spec_issues(
-        "CreateHyperParameterTuningJob", violations, lambda path: _path_of(plan, path), reported
-    )
 
 
 def _path_of(plan: Plan, path: Keys) -> Keys:

@@ -205,7 +205,10 @@ def sweep_state(
             config,
             submitting,
             grace_seconds=record.grace_seconds,
-            ref={"name": trial.name, "url": _url(url, folder.run_id, trial.name)},
+            ref={
+                "name": trial.name,
+                "url": url.replace(f"/runs/{folder.run_id}", f"/runs/{trial.name}", 1),
+            },
         )
         trials.append(
             NativeTrial(
@@ -258,8 +261,3 @@ def _number(trial: TrialInfo) -> int:
         return -1
 
     return int(number)
-
-
-def _url(url: str, sweep: str, trial: str) -> str:
-    """Return the trial's page in the studio, from its sweep job's page."""
-    return url.replace(f"/runs/{sweep}", f"/runs/{trial}", 1)

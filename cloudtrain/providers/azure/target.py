@@ -17,7 +17,7 @@ from cloudtrain.providers.azure.account import account
 from cloudtrain.providers.azure.image import image_of
 from cloudtrain.providers.azure.section import AzureSection
 from cloudtrain.settings import Settings
-from cloudtrain.spec.model import JobSpec, Resources
+from cloudtrain.spec.model import JobSpec
 
 USUAL_NODES = 100
 """Nodes of a distributed job by default ("Manage and increase quotas"); support raises the limit."""
@@ -45,7 +45,13 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
     gpus = resources.gpus or 0
     wrong: list[Issue] = []
     if named or not config.compute or gpus == "all":
-        types, gpus, wrong = _select(resources, named)
+        types, gpus, wrong = select_instances(
+            "azure",
+            gpus=resources.gpus,
+            gpu=resources.gpu,
+            named=named,
+            default=DEFAULT_INSTANCE,
+        )
 
     location = config.location or ""
     machines = image_machines("azure", types, resources.nodes, gpus)
@@ -133,15 +139,3 @@ def _estimate(
         return replace(estimates[0], price=None, unpriced=unpriced), issues
 
     return replace(estimates[0], dearest_usd=max(filter(None, costs), default=0.0)), issues
-
-
-def _select(
-    resources: Resources, named: tuple[str, ...]
-) -> tuple[tuple[str, ...], int, list[Issue]]:
-    return select_instances(
-        "azure",
-        gpus=resources.gpus,
-        gpu=resources.gpu,
-        named=named,
-        default=DEFAULT_INSTANCE,
-    )

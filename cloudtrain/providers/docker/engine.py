@@ -20,7 +20,7 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.reference import ACR, TOKEN_USER, RegistryImage, RegistryLogin
-from cloudtrain.providers.docker.container_spec import Bind, ContainerSpec, environment
+from cloudtrain.providers.docker.container_spec import ContainerSpec, environment
 from cloudtrain.providers.docker.errors import (
     missing_image,
     refused_push,
@@ -226,7 +226,10 @@ class Engine:
         """
         with translating_errors(f"create a container of {spec.image}", spec):
             host = self.api.create_host_config(
-                mounts=[_mount(bind) for bind in spec.binds],
+                mounts=[
+                    Mount(bind.target, bind.source, type="bind", read_only=bind.read_only)
+                    for bind in spec.binds
+                ],
                 shm_size=spec.shm_bytes,
                 mem_limit=spec.memory_bytes,
                 memswap_limit=spec.memory_bytes,
@@ -238,7 +241,9 @@ class Engine:
                 cap_drop=["ALL"],
                 cap_add=list(spec.capabilities),
                 group_add=list(spec.groups),
-                ulimits=[_ulimit(name, soft) for name, soft in spec.ulimits.items()],
+                ulimits=[
+                    Ulimit(name=name, soft=soft, hard=-1) for name, soft in spec.ulimits.items()
+                ],
                 log_config=LogConfig(type="local"),
             )
             aliases = self.api.create_endpoint_config(aliases=[spec.host])
@@ -351,14 +356,6 @@ def _digest(message: Mapping[str, Any]) -> str:
 
     pushed = re.search(r"\bdigest: (sha256:[0-9a-f]{64})\b", str(message.get("status", "")))
     return pushed[1] if pushed else ""
-
-
-def _mount(bind: Bind) -> Mount:
-    return Mount(bind.target, bind.source, type="bind", read_only=bind.read_only)
-
-
-def _ulimit(name: str, soft: int) -> Ulimit:
-    return Ulimit(name=name, soft=soft, hard=-1)
 
 
 def _devices(spec: ContainerSpec) -> list[DeviceRequest]:

@@ -287,7 +287,7 @@ def build(recipe: Recipe, *, names: Sequence[str] = (), options: Sequence[str] =
     checked again: raise SourceError if they changed, CloudError if the build fails.
     """
     _raise_if_changed(recipe)
-    docker = _program()
+    docker = os.environ.get("DOCKER") or "docker"
     temporary_name = f"{LOCAL}:building-{secrets.token_hex(6)}"
     with _context(recipe) as folder:
         by_hand = arguments(recipe, (recipe.name, *names), options)
@@ -411,7 +411,3 @@ def _buildkit(docker: str) -> dict[str, str]:
         return {}
 
     return {"DOCKER_BUILDKIT": "1"}
-
-
-def _program() -> str:
-    return os.environ.get("DOCKER") or "docker"

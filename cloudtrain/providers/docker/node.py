@@ -121,7 +121,7 @@ class ContainerOutput:
 
         error = report.error
         if error is not None and (
-            _is_sigkill(error) or (memory_cause and _is_dataloader_worker(error))
+            _is_sigkill(error) or (memory_cause and "DataLoader worker" in error.message)
         ):
             self._write_event(report.replace(error=_with_memory_cause(error, memory_cause)))
         elif report.outcome == "stopped" and not stop_requested:
@@ -215,10 +215,6 @@ def _is_sigkill(error: Cause) -> bool:
     """Return True if the cause is a killed process: a rank, or a worker of its DataLoader."""
     text = f"{error.exception}: {error.message}"
     return "SIGKILL" in text or "signal: Killed" in text
-
-
-def _is_dataloader_worker(error: Cause) -> bool:
-    return "DataLoader worker" in error.message
 
 
 def _exit_message(code: int, last_line: str) -> str:

@@ -242,14 +242,12 @@ class PlainEmulator(ProcessesOfHost):
     def copy_source(self, archive: Path) -> None:
         """Copy the source for each node, and the checkpoints of the run that this one resumes."""
         if self.request["resume_from"]:
-            _copy_checkpoints(Path(self.request["resume_from"]), self.paths.checkpoints)
+            earlier = Path(self.request["resume_from"])
+            if earlier.is_dir():
+                # `print`: into the supervisor's own log
+                copy_results(earlier, self.paths.checkpoints, (), print)
         for launch in self.request["launches"]:
             unpack(archive, self.paths.source(launch["node"]))
-
-
-def _copy_checkpoints(earlier: Path, into: Path) -> None:
-    if earlier.is_dir():
-        copy_results(earlier, into, (), print)  # into the supervisor's own log
 
 
 def unpack(archive: Path, folder: Path) -> None:
