@@ -59,11 +59,9 @@ class AwsInfrastructure(Infrastructure):
             raise UsageError("aws.region is not set", hint=hint)
 
         outputs = self._outputs(self._cloud)
-        other_outputs: dict[str, str] = {}
-        for name, meaning in _MEANINGS.items():
-            if name in outputs:
-                other_outputs[meaning] = outputs[name]
-
+        other_outputs = {
+            meaning: outputs[name] for name, meaning in _MEANINGS.items() if name in outputs
+        }
         return Deployment(settings=settings_of(outputs), outputs=other_outputs)
 
     def _outputs(self, cloud: AwsClient) -> dict[str, str]:
@@ -81,10 +79,8 @@ class AwsInfrastructure(Infrastructure):
             raise
 
         description = answer["Stacks"][0]
-        outputs: dict[str, str] = {}
-        for output in description.get("Outputs", []):
-            outputs[output["OutputKey"]] = output["OutputValue"]
-
+        listed = description.get("Outputs", [])
+        outputs = {output["OutputKey"]: output["OutputValue"] for output in listed}
         if "Role" not in outputs:
             reason = description.get("StackStatusReason", "the output Role is missing")
             raise CloudError(

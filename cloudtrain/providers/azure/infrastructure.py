@@ -40,11 +40,9 @@ class AzureInfrastructure(Infrastructure):
             if key in DECLARATION.settings and value:
                 settings[f"azure.{key}"] = value
 
-        other_outputs: dict[str, str] = {}
-        for name, meaning in _MEANINGS.items():
-            if name in outputs:
-                other_outputs[meaning] = outputs[name]
-
+        other_outputs = {
+            meaning: outputs[name] for name, meaning in _MEANINGS.items() if name in outputs
+        }
         return Deployment(settings=settings, outputs=other_outputs)
 
     def _outputs(self) -> dict[str, str]:

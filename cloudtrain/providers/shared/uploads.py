@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -113,8 +112,7 @@ def upload_inputs(plan: Plan, storage: Storage, progress: Progress | None) -> No
                 f"the input {item.path} changed after it was planned", hint="run the command again"
             )
 
-        open_file = partial(SentFile, listed=listed)
-        _upload(storage, _folder(item), files, digests, open_file, progress)
+        _upload(storage, _folder(item), files, digests, listed, progress)
         _remember(plan, item)
 
 
@@ -123,7 +121,7 @@ def _upload(
     folder: str,
     files: list[InputFile],
     digests: dict[str, str],
-    open_file: Callable[..., SentFile],
+    listed: int,
     progress: Progress | None,
 ) -> None:
     manifest = f"{folder}.json"
@@ -144,7 +142,7 @@ def _upload(
                 progress(min(sent_bytes, total), total)
 
     def send(file: InputFile) -> None:
-        with closing(open_file(file, digests[file.path], count=count)) as content:
+        with closing(SentFile(file, digests[file.path], listed, count)) as content:
             storage.upload(f"{folder}/{file.path}", content)
 
     with ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
