@@ -178,27 +178,6 @@ def check_averages(ranks: Ranks) -> None:
         torch.testing.assert_close(together.step.averages.tensors[name], average)
 
 
-def check_evaluation_only(ranks: Ranks) -> None:
-    """`--eval-only` finds what training found before it saved its checkpoint, and writes nothing."""
-    folder = Path("evaluated")
-    flags = [*task_flags("text"), "--strategy", "ddp"]
-    trained = begin(small_task("text"), [*flags, "--max-steps", "1"], ranks, folder)
-    assert trained.run() == "succeeded"
-    before = files(folder)
-    evaluating = begin(small_task("text"), [*flags, "--eval-only"], ranks, folder)
-    evaluating.resume()
-    assert evaluating.position.step == 1
-    assert evaluating.evaluate_only() == "succeeded"
-    assert evaluating.metrics["val_loss"] == trained.metrics["val_loss"]
-    ranks.barrier()
-    assert files(folder) == before
-
-
-def files(folder: Path) -> dict[str, int]:
-    """Return the time of the last change of each file."""
-    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-
-
 def check_bandwidth(ranks: Ranks) -> None:
     """All ranks measure the same bandwidth."""
     with patch.object(hardware, "MESSAGE_SIZES", (1 << 16, 1 << 20)):
@@ -237,7 +216,6 @@ def main() -> None:
             check_frozen_weights,
             check_resume_without_frozen_weights,
             check_averages,
-            check_evaluation_only,
             check_bandwidth,
         ):
             check(ranks)

@@ -60,47 +60,6 @@ def check_found(checkpoints: CheckpointStore, step: int) -> Path:
     return newest.folder
 
 
-def check_accumulation(ranks: Ranks, folder: Path, task: Task) -> None:
-    """Compare gradients: 32 samples on 3 ranks x 3 accumulation steps of 3 or 4 samples equal the
-    whole batch.
-    """
-    one = loop(
-        ranks,
-        folder,
-        replace(task, model=plain_model),
-        "--accumulate",
-        "3",
-        "--batch-size",
-        "32",
-    )
-    start = {name: value.clone() for name, value in one.step.model.state_dict().items()}
-    tensors: list[torch.Tensor] = []
-
-    def keep_gradients(*_: object) -> None:
-        tensors.extend(p.grad.clone() for p in one.step.model.parameters() if p.grad is not None)
-
-    one.step.optimizer.register_step_pre_hook(keep_gradients)
-    one.step.train_step(one.batches.load(epoch=0, skip=0), 0, 100)
-
-    reference = plain_model()
-    reference.load_state_dict(start)
-    batch = sorted(i for part in ranks.all_gather(_first_step(one)) for i in part)
-    assert len(set(batch)) == 32
-    inputs, labels = task.train[Draw(0, batch)]
-    F.cross_entropy(reference(inputs), labels).backward()  # type: ignore[no-untyped-call]
-    expected = [p.grad for p in reference.parameters()]
-    assert len(tensors) == len(expected) == 4
-    for mine, right in zip(tensors, expected, strict=True):
-        assert right is not None
-        torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-7)
-
-
-def _first_step(one: Loop) -> list[int]:
-    assert isinstance(one.batches, Batches)
-    draws = one.batches.draws(epoch=0, skip=0)
-    return [i for _ in range(one.options.accumulate) for i in next(draws).indices]
-
-
 class DataWithBadSample:
     """Data with one sample whose loss is NaN while all gradients are finite."""
 
@@ -197,7 +156,6 @@ def main() -> None:
     exit_on_uncaught_errors()
     torch.set_num_threads(1)
     task = digits.build(0)
-    check_accumulation(ranks, folder / "a", task)
     check_evaluation(ranks, folder / "b", task)
     check_steps_that_are_not_finite(ranks, folder / "e", task)
     check_damaged_checkpoints(ranks, folder / "c")

@@ -34,18 +34,6 @@ def test_a_further_micro_batch_adds_forward_and_backward_pass_only() -> None:
     assert two.by_name["mm"] == 2 * one.by_name["mm"]
 
 
-def test_recomputing_repeats_forward_passes() -> None:
-    stored, blocks = (
-        count_ours(16, "--recompute", how, shape=SHORT).by_name for how in ("none", "blocks")
-    )
-    attention = "_scaled_dot_product_flash_attention_for_cpu"
-    assert (stored[attention], blocks[attention]) == (SHORT.layers, 2 * SHORT.layers)
-    assert stored["mm"] < blocks["mm"] <= stored["mm"] + SHORT.layers * 4, (
-        "what the backward pass does not need is left out"
-    )
-    assert blocks["native_layer_norm"] > stored["native_layer_norm"]
-
-
 @pytest.mark.parametrize(("size", "rank"), [(2, 0), (8, 5), (64, 63)])
 def test_ranks_sum_their_gradients_once_per_step(size: int, rank: int) -> None:
     """Also with accumulation steps, and no rank waits for anything else."""

@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 from cloudtrain_trainer.options import Folders
 from cloudtrain_trainer.own_task import complete
+from cloudtrain_trainer.recompute import repeated_blocks
 from cloudtrain_trainer.rules import OPTIMIZERS, Refused
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training.evaluation import evaluate
@@ -287,9 +288,9 @@ def test_recomputed_layers_have_the_same_gradients(amp: str, make_loop: MakeLoop
 class Block(nn.Module):
     """Two layers, which count how often they run."""
 
-    def __init__(self) -> None:
+    def __init__(self, *more: nn.Module) -> None:
         super().__init__()
-        self.inside = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+        self.inside = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64), *more)
         self.runs = 0
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
@@ -298,23 +299,11 @@ class Block(nn.Module):
         return out
 
 
-class Stack(nn.Module):
-    """Blocks that repeat, in a list and in nested sequences, between other layers."""
-
-    def __init__(self, *blocks: Block) -> None:
-        super().__init__()
-        first, second, *others = blocks
-        self.begin = nn.Flatten()
-        self.listed = nn.ModuleList(others)
-        self.nested = nn.Sequential(nn.Sequential(first, second), nn.ReLU())
-        self.head = nn.Linear(64, 10)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        values = self.begin(images)
-        for block in self.listed:
-            values = block(values)
-        logits: torch.Tensor = self.head(self.nested(values))
-        return logits
+def stack(*blocks: nn.Module) -> nn.Module:
+    """Return a model of blocks that repeat in nested sequences, between other layers."""
+    first, second, *others = blocks
+    nested = nn.Sequential(nn.Sequential(first, second), *others, nn.ReLU())
+    return nn.Sequential(nn.Flatten(), nested, nn.Linear(64, 10))
 
 
 def task_with(model: Callable[[], nn.Module]) -> Task:
@@ -324,30 +313,24 @@ def task_with(model: Callable[[], nn.Module]) -> Task:
 
 
 def test_the_repeated_blocks_of_a_model_are_recomputed(make_loop: MakeLoop) -> None:
-    model = Stack(*(Block() for _ in range(5)))
+    """Also the layers of a block that nothing repeats, and once a block that is used twice."""
+    once, again, alone = (Block() for _ in range(3))
+    model = stack(once, again, once, again, nn.Sequential(alone))
     gradients_of_a_step(make_loop("--recompute", "blocks", task=task_with(lambda: model)))
-    runs = [module.runs for module in model.modules() if isinstance(module, Block)]
-    assert runs == [2, 2, 2, 2, 2]
+    assert (once.runs, again.runs, alone.runs) == (4, 4, 1)
+    assert [*repeated_blocks(model)] == [once, again, *alone.inside]
 
 
 def test_a_model_with_batch_norm_is_not_recomputed(make_loop: MakeLoop) -> None:
+    normed = task_with(lambda: stack(*(Block(nn.BatchNorm1d(64)) for _ in range(2))))
     with pytest.raises(Refused, match="twice in the statistics of batch norm"):
-        make_loop("--recompute", "blocks", task=task_with(normed_blocks))
-
-
-def normed_blocks() -> nn.Module:
-    blocks = [Block() for _ in range(3)]
-    for block in blocks:
-        block.inside.append(nn.BatchNorm1d(64))
-    return Stack(*blocks)
+        make_loop("--recompute", "blocks", task=normed)
 
 
 def test_a_model_without_repeated_blocks_is_not_recomputed(make_loop: MakeLoop) -> None:
-    def model() -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-
+    plain = task_with(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     with pytest.raises(Refused, match="finds no layers that this model repeats"):
-        make_loop("--recompute", "blocks", task=task_with(model))
+        make_loop("--recompute", "blocks", task=plain)
 
 
 @pytest.mark.parametrize("limit", [0.01, 1e6])
