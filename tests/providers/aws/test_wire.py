@@ -51,22 +51,6 @@ def calls(cloud: Cloud) -> list[tuple[str, str]]:
     return [(call.service, call.operation) for call in cloud.endpoint.calls]
 
 
-def test_a_large_source_is_sent_in_parts_once(cloud: Cloud, folder: Path) -> None:
-    (folder / "large.bin").write_bytes(os.urandom(20_000_000))
-    progress: list[tuple[int, int]] = []
-    plan = cloudtrain.plan(cloudtrain.load(JOB), "aws")
-    cloudtrain.submit(plan, sending=lambda sent, total: progress.append((sent, total)))
-    assert calls(cloud)[:2] == [("s3", "HeadObject"), ("s3", "CreateMultipartUpload")]
-    assert progress[-1][0] == progress[-1][1] > 20_000_000
-    cloud.endpoint.reset()
-    submit()
-    assert calls(cloud) == [
-        ("s3", "HeadObject"),
-        ("s3", "PutObject"),
-        ("sagemaker", "CreateTrainingJob"),
-    ]
-
-
 @pytest.mark.parametrize("size", [1000, ONE_REQUEST_BYTES + 1000])
 def test_an_object_that_somebody_else_has_put_in_place_of_the_source_is_replaced(
     cloud: Cloud, region: AwsClient, tmp_path: Path, size: int

@@ -152,66 +152,6 @@ def test_an_input_may_be_mounted_to_write_into_it(cloud: AzureCloud, folder: Pat
     assert "the Azure CLI refuses the input train" in exported.err
 
 
-@pytest.fixture
-def data(folder: Path) -> Path:
-    """A folder of data outside the source."""
-    (folder / "data" / "deep").mkdir(parents=True)
-    (folder / "data" / "deep" / "link").symlink_to("../a")
-    for name in "ab":
-        (folder / "data" / name).write_text(f"{name} {folder}")
-    # As data folders have it, so that nobody commits what is in there.
-    (folder / "data" / ".gitignore").write_text("*\n")
-    (folder / ".cloudtrainignore").write_text("data/\n")
-    return folder / "data"
-
-
-def sent_input(cloud: AzureCloud, body: dict[str, Any]) -> dict[str, str]:
-    """Return the stored files of a job's input by their paths in it."""
-    place = body["properties"]["inputs"]["train"]["uri"].removeprefix(f"{STORE}/")
-    return {key.removeprefix(place): value.decode() for key, value in cloud.blobs(place).items()}
-
-
-def test_local_data_is_uploaded_once_and_known_by_its_content(
-    cloud: AzureCloud, data: Path
-) -> None:
-    local = {"inputs": {"train": "./data"}}
-    _, first = put(cloud, **local)
-    _, second = put(cloud, **local)
-    assert cloud.endpoint.calls.count(Call("blob", "PutBlob")) == 2, "the source alone"
-    assert first["properties"]["inputs"] == second["properties"]["inputs"]
-    text = (data / "a").read_text()
-    assert sent_input(cloud, first) == {
-        ".gitignore": "*\n",
-        "a": text,
-        "b": (data / "b").read_text(),
-        "deep/link": text,
-    }
-    (data / "b").write_text("changed")
-    _, third = put(cloud, **local)
-    assert sent_input(cloud, third)["b"] == "changed"
-    _, file = put(cloud, inputs={"train": "./data/b"})
-    assert file["properties"]["inputs"]["train"]["jobInputType"] == "uri_file"
-    assert sent_input(cloud, file) == {"": "changed"}
-
-
-@pytest.mark.parametrize("nth", [2, 4], ids=["a file", "the mark"])
-@pytest.mark.parametrize("kind", ["error", "lost", "denied"])
-def test_an_upload_that_was_struck_is_completed(
-    cloud: AzureCloud, data: Path, kind: Any, nth: int
-) -> None:
-    put(cloud)
-    times = ALWAYS if kind == "denied" else 1
-    cloud.endpoint.fault(kind, "blob", "PutBlob", nth=nth, times=times)
-    local = {"train": "./data"}
-    if kind == "denied":
-        with pytest.raises(CloudError, match=f"{NOTHING_STARTED}$"):
-            submitted(f"half-{nth}", inputs=local)
-        cloud.endpoint.reset()
-    run = submitted(f"whole-{kind}-{nth}", inputs=local)
-    body = {"properties": cloud.service.jobs[run.id].properties}
-    assert sent_input(cloud, body).keys() == {".gitignore", "a", "b", "deep/link"}
-
-
 def test_no_secret_is_sent_or_kept(
     cloud: AzureCloud, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
