@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +100,8 @@ def test_successor_of_a_driver_killed_at_any_event_does_the_same(name: str, tmp_
     never_killed = sweep(tmp_path / "never", name)
     run_to_the_end(never_killed)
     expected = history(never_killed)
+    launched = [event["run"] for event in expected if event["type"] == "launching"]
+    assert sorted(launched) == sorted({event["run"] for event in expected if event.get("run")})
     for count in range(1, len(expected)):
         folder = sweep(tmp_path / str(count), name)
         with pytest.raises(Killed):
@@ -110,20 +111,6 @@ def test_successor_of_a_driver_killed_at_any_event_does_the_same(name: str, tmp_
         assert written == expected[: len(written)]
         run_to_the_end(folder)
         assert history(folder) == expected
-
-
-@pytest.mark.parametrize("name", SEARCHES)
-def test_no_trial_is_started_twice_and_none_is_lost(name: str, tmp_path: Path) -> None:
-    folder = sweep(tmp_path, name)
-    end = run_to_the_end(folder)
-    events = [event for event, _ in folder.events_from()]
-    runs = Counter(event.run for event in events if isinstance(event, Launching))
-    assert set(runs.values()) == {1}
-    assert runs == Counter(event.run for event in events if isinstance(event, RunEnded))
-    assert [event.trial for event in events if isinstance(event, Suggested)] == [
-        *range(len(end.trials))
-    ]
-    assert all(trial.state not in ("waiting", "running") for trial in end.trials)
 
 
 def test_a_stop_starts_no_run_that_an_earlier_driver_has_only_announced(tmp_path: Path) -> None:
@@ -191,13 +178,6 @@ def test_a_clock_that_is_set_back_gives_no_trial_more_time(
     assert caps[0] == 3600.0
     assert caps[-1] <= 3600.0 - 1000.0
     assert caps == sorted(caps, reverse=True)
-
-
-def test_a_sweep_that_is_asked_to_stop_starts_no_trial_any_more(tmp_path: Path) -> None:
-    folder = sweep(tmp_path, "bayesian")
-    request_stop(folder)
-    end = run_to_the_end(folder)
-    assert (end.state, end.trials) == ("stopped", [])
 
 
 def test_only_one_process_drives_a_sweep(tmp_path: Path) -> None:

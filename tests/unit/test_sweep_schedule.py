@@ -107,16 +107,6 @@ def test_a_sweep_ends_with_every_trial_at_its_end(
     assert sum(isinstance(action, End) for action in life.actions) == 1
 
 
-def test_a_grid_ends_with_its_last_point_whatever_is_asked_for() -> None:
-    life = SweepLife(
-        definition_of(space={"a": "choice(1, 2)"}, sampler="grid", trials=2, parallel=9)
-    )
-    life.act()
-    life.write(Extended(time=life.now, trials=50))
-    assert next_action(life.state, life.now) is None
-    assert [trial.parameters["a"] for trial in life.state.trials] == [1, 2]
-
-
 def test_a_sweep_that_is_done_says_nothing_of_a_budget_that_is_used_up() -> None:
     life = SweepLife(definition_of(trials=1, budget=Caps(usd=2.0), trial_cap=Caps(usd=2.0)))
     life.act()
