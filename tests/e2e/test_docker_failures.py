@@ -94,19 +94,6 @@ def test_a_killed_container_is_the_cause_and_its_peer_ends(
     assert left_of(docker, cli.data) == []
 
 
-def test_a_killed_client_loses_nothing(cli: CommandLine, docker: DockerClient) -> None:
-    cli.write(train_py=GROUP + UNTIL_GO + "print('finished without you')\n")
-    client = cli.start("submit", "--run-id", "job-1", *ONE_NODE)
-    cli.wait_for_event("job-1", lambda event: event["type"] == "training")
-    os.killpg(client.pid, signal.SIGKILL)
-    client.wait()
-    assert len(left_of(docker, cli.data)) == 2, "a container and a network"
-    (cli.run_folder("job-1") / "output" / "go").touch()
-    assert cli.run("wait", "job-1").code == 0
-    assert "finished without you" in cli.run("logs", "job-1").out
-    assert left_of(docker, cli.data) == []
-
-
 def test_a_killed_supervisor_takes_its_containers_along(
     cli: CommandLine, docker: DockerClient
 ) -> None:

@@ -358,31 +358,6 @@ def test_every_command_names_the_same_cause_between_harmless_lines(
         assert diagnosis["headline"].startswith(listed[f"noisy-{number}"]), case
 
 
-CRASH = "def main():\n    return {}['dog']\nmain()\n"
-COMMANDS = {
-    "not installed": (
-        "echo start; nosuchlauncher --processes 4 train.py",
-        "exited with code 127: bash: line 1: nosuchlauncher: command not found",
-    ),
-    "traceback": ("python3 train.py", "exited with code 1: KeyError: 'dog' (train.py:2)"),
-    "script that continues": (
-        "python3 train.py; code=$?; cp no/such/file .; echo Run completed; exit $code",
-        "exited with code 1: KeyError: 'dog' (train.py:2)",
-    ),
-}
-"""Words for bash, and the headline, by kind of command."""
-
-
-@pytest.mark.parametrize("kind", COMMANDS)
-def test_every_command_names_the_cause_of_a_failed_command(cli: CommandLine, kind: str) -> None:
-    words, headline = COMMANDS[kind]
-    job = {"name": "other", "launcher": "none", "entrypoint": ["bash", "-c", words]}
-    cli.write(job_yaml=json.dumps(job), train_py=CRASH)
-    submitted = cli.run("submit", "--run-id", "other-1")
-    failure = assert_explained_alike(cli, "other-1", submitted)
-    assert failure["headline"] == f"rank 0 (node 0) {headline}"
-
-
 TWO_RANKS = {
     "other collective": (
         "if rank == 0:\n    dist.all_reduce(torch.ones(1))\n"

@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,11 @@ import cloudtrain
 from cloudtrain.api.context import pack_source
 from cloudtrain.errors import CloudError, RunExists, UsageError
 from cloudtrain.runs.files import as_text
-from cloudtrain.spec.search_space import read_space
 from cloudtrain.sweeps import background
 from cloudtrain.sweeps.driver import drive, request_stop
 from cloudtrain.sweeps.journal import Launching, RunEnded, SweepFolder
 from cloudtrain.sweeps.native import drive_native, start_native
 from cloudtrain.sweeps.planning import SweepPlan, plan_sweep
-from cloudtrain.sweeps.suggest import grid_values
 from cloudtrain.sweeps.sweep import Sweep
 from cloudtrain.sweeps.trials import RunTrials
 from tests.fakes.aws.cloud import Cloud
@@ -195,13 +192,6 @@ def test_a_trial_is_read_back_and_becomes_an_ordinary_run(site: Aws) -> None:
     assert any('"score"' in str(line) for line in run.logs())
 
 
-def test_a_grid_has_the_points_of_the_portable_engine(site: Aws) -> None:
-    sweep = {"method": "grid", "space": {"x": [3, 1], "n": "int(4, 5)"}, "trials": None}
-    state = drive_native(started(site, "points-1", sweep))
-    values = product(*(grid_values(item) for item in read_space(sweep["space"]).values()))
-    assert [tuple(trial.parameters.values()) for trial in state.trials] == list(values)
-
-
 def test_no_trial_is_started_twice_when_an_answer_is_lost(
     site: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,25 +200,6 @@ def test_no_trial_is_started_twice_when_an_answer_is_lost(
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "of another person"))
     with pytest.raises(RunExists, match="lost-1 exists already"):
         started(site, "lost-1", {"trials": 3})
-
-
-def test_a_sweep_that_appears_late_is_found_before_its_absence_is_believed(
-    site: Aws, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    creating = "cloudtrain.providers.shared.idempotent_create"
-    monkeypatch.setattr(f"{creating}.BACKOFF_SECONDS", 0.01)
-    monkeypatch.setattr(f"{creating}.CREATE_TIMEOUT_SECONDS", 0)
-    site.cloud.endpoint.fault("late", *site.creation, 1, times=9)
-    with pytest.raises(CloudError, match="not known"):
-        started(site, "late-1", {"trials": 1})
-
-    def deliver() -> None:
-        site.cloud.endpoint.deliver_late()
-        site.cloud.endpoint.reset()
-
-    folder = SweepFolder(Path(os.environ["CLOUDTRAIN_DATA_DIR"], "sweeps", "late-1"))
-    state = drive_native(folder, pause=deliver)
-    assert [trial.state for trial in state.trials] == ["completed"]
 
 
 def test_failed_trials_have_a_reason(site: Aws) -> None:

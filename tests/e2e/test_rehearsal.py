@@ -25,24 +25,6 @@ limits: {{max_runtime: 1 h}}
 {account}
 """
 TRAINER = "args: {task: digits, strategy: ddp, epochs: 1}"
-UNTIL_STOPPED = """
-import os, signal, time
-from pathlib import Path
-from cloudtrain_job import emit, log_progress
-kept, rank, stop = Path(os.environ["CLOUDTRAIN_CHECKPOINT_DIR"], "step"), os.environ["RANK"], []
-signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
-step = int(kept.read_text()) if kept.exists() else 0
-if step and rank == "0":
-    emit("resumed", step=step, epoch=0)
-while not stop:
-    step += 1
-    log_progress(step=step)
-    time.sleep(0.05)
-if rank == "0":
-    kept.write_text(str(step))
-    emit("checkpoint", step=step, path=str(kept))
-"""
-"""Each rank by itself, without torch: what it saves when it is stopped is where it goes on."""
 
 
 class Rehearsed(NamedTuple):
@@ -109,26 +91,6 @@ def test_it_executes_the_very_request_that_the_cloud_would_get(
     for_cloud = cli.json("submit", "--provider", cloud, "--run-id", run, "--dry-run")
     assert lasting(cli.document(run, "request.json")) == lasting(for_cloud)
     assert "cloudtrain-rehearsed" in json.dumps(for_cloud), "a submit knows its rehearsal"
-
-
-@pytest.mark.parametrize("cloud", CLOUDS)
-def test_a_stop_leaves_a_checkpoint_from_which_a_rerun_goes_on(
-    cli: CommandLine, cloud: str
-) -> None:
-    account = CLOUDS[cloud].account
-    job = TRAINING.format(program="entrypoint: train.py", account=account)
-    cli.write(job_yaml=job, train_py=UNTIL_STOPPED)
-    run = f"long-{cloud}"
-    cli.run("submit", "--as", cloud, "--run-id", run, "--detach")
-    cli.wait_for_event(run, lambda event: event["type"] == "progress" and event["step"] >= 2)
-    stopped = cli.run("stop", run)
-    assert stopped.code == 0, stopped.err
-    step = cli.json("status", run)["checkpoint"]["step"]
-    new_run = cli.run("rerun", run, "--detach").out.strip()
-    resumed = cli.wait_for_event(new_run, lambda event: event["type"] == "resumed")
-    assert resumed["step"] == step
-    assert cli.run("stop", new_run).code == 0
-    assert cli.processes() == []
 
 
 # A script finds all that a platform promises.

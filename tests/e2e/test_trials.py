@@ -23,7 +23,7 @@ from cloudtrain.providers import get_provider
 from cloudtrain.providers.protocol import Provider
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
-from cloudtrain_wire.events import Metrics, RungReached
+from cloudtrain_wire.events import RungReached
 from tests.fakes.containers import Container
 from tests.providers.sites import open_site
 from tests.support.engine import engine_and_image, left_of
@@ -76,14 +76,6 @@ def reached(run: Run) -> list[tuple[int, str]]:
     ]
 
 
-def evaluations(run: Run) -> list[Metrics]:
-    return [
-        event
-        for event in run.folder.each_event()
-        if isinstance(event, Metrics) and "val_loss" in event.values
-    ]
-
-
 def pruned(
     job: Mapping[str, Any],
     provider: str,
@@ -104,26 +96,6 @@ def pruned(
     assert reached(run) == [(1, "goes_on"), (2, "pruned")]
     assert not state.warnings
     return run
-
-
-def test_the_shared_trainer_is_paused_and_goes_on_from_there(folder: Path) -> None:
-    env = {"OMP_NUM_THREADS": "1"}  # two threads would wait for each other beside other tests
-    job = cloudtrain.load({"name": "digits", "args": {"epochs": 500, "seed": 3}, "env": env})
-    rules = replace(RULES, metric="val_loss", until=2)
-    first = cloudtrain.submit(as_trial(cloudtrain.plan(job, "local"), rules))
-    state = first.wait()
-    assert (state.state, state.trial_outcome) == ("succeeded", "paused")
-    assert reached(first) == [(1, "goes_on"), (2, "paused")]
-    assert state.checkpoint is not None
-    reports = evaluations(first)
-    last = reports[-1]
-    rules = replace(rules, until=len(reports) + 2, reports=len(reports), position=last.step)
-    second = cloudtrain.submit(as_trial(first.plan_again(), rules))
-    state = second.wait()
-    assert (state.state, state.trial_outcome) == ("succeeded", "paused")
-    epochs = [event.epoch for event in evaluations(second)]
-    assert epochs[:2] == [(last.epoch or 0) + 1, (last.epoch or 0) + 2]
-    assert reached(second)[-1] == (len(reports) + 2, "paused")
 
 
 def test_a_rehearsal_of_a_cloud_is_pruned_as_the_job_there_would_be(
