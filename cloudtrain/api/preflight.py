@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from cloudtrain.api.image_checks import image_issues
@@ -17,7 +19,9 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.providers import get_provider
 from cloudtrain.shown_text import listed
+from cloudtrain.spec.entrypoint import KEEP_LF, MAX_LINE
 from cloudtrain.spec.fields import Arguments, read_arguments
+from cloudtrain_wire.bounded_files import open_regular_file
 from cloudtrain_wire.rank_variables import is_set_by_torchrun
 from cloudtrain_wire.secret_values import is_secret_variable, secret_words
 
@@ -38,6 +42,7 @@ def find_issues(plan: Plan) -> list[Issue]:
     issues += factory_issues(plan)
     issues += plain_secret_issues(plan)
     issues += shell_variable_issues(plan)
+    issues += line_end_issues(plan)
     issues += organization_issues(plan)
     issues += rank_variable_issues(plan)
 
@@ -130,6 +135,19 @@ def shell_variable_issues(plan: Plan) -> Iterator[Issue]:
             hint = "read the variable in the program; or launcher: none, and [bash, -c, '…']"
             issue = warning(message, hint, path=path)
             yield replace(issue, origin=plan.where(issue.field))
+
+
+def line_end_issues(plan: Plan) -> Iterator[Issue]:
+    """Yield a warning for each shell script of a command whose lines end as on Windows."""
+    for word in dict.fromkeys(command_words(plan.spec)[1:]):
+        script = Path(plan.context.source.root, word)
+        if not word.endswith(".sh") or not script.is_file():
+            continue
+
+        with suppress(OSError), open_regular_file(script) as file:
+            if file.readline(MAX_LINE).endswith(b"\r\n"):
+                message = f"the lines of {word} end in CRLF, and it is sent as it is"
+                yield plan.located(warning(message, KEEP_LF, path=("entrypoint",)))
 
 
 def rank_variable_issues(plan: Plan) -> Iterator[Issue]:

@@ -20,6 +20,11 @@ _LAUNCHERS = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|mpir
 
 _NO_FILE = "{!r} is neither a file nor a link to one"
 
+MAX_LINE = 1000
+"""Maximum bytes read of the first line of a script."""
+
+KEEP_LF = "save it with LF line ends; `*.sh text eol=lf` in .gitattributes keeps git from CRLF"
+
 _SHELL_WORDS = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1")
 
 
@@ -46,6 +51,10 @@ def _entrypoint_problem(entrypoint: str, source: Path) -> Problem | None:
         return problem
     if entrypoint.split()[0] == "-m":
         return _module_problem(entrypoint.split()[1:], source)
+
+    slashed = entrypoint.replace("\\", "/")
+    if slashed != entrypoint and (source / slashed).is_file():
+        return f"{entrypoint} has backslashes, and jobs run on Linux", f"write {slashed}"
 
     if Path(entrypoint).is_absolute():
         return (
@@ -155,15 +164,23 @@ def _line_problem(
         return f"{program!r} is a notebook, which is not a command", "remove launcher: none"
     if file.suffix != ".py" and not os.access(file, os.X_OK):
         return f"{program!r} is not executable", f"chmod +x {program}, or write bash {program}"
-    if file.suffix == ".sh":
-        try:
-            with open_regular_file(file) as script:
-                start = script.read(2)
-        except OSError as error:
-            return f"{program!r} cannot be read: {error.strerror}", None
 
-        if start != b"#!":
-            return f"the first line of {program!r} names no shell", "start it with #!/bin/sh"
+    return _first_line_problem(program, file)
+
+
+def _first_line_problem(program: str, file: Path) -> Problem | None:
+    """Return why Linux cannot start a program of the source, as its first line tells, or None."""
+    try:
+        with open_regular_file(file) as script:
+            line = script.readline(MAX_LINE)
+    except OSError as error:
+        return f"{program!r} cannot be read: {error.strerror}", None
+
+    if file.suffix == ".sh" and not line.startswith(b"#!"):
+        return f"the first line of {program!r} names no shell", "start it with #!/bin/sh"
+    if file.suffix != ".py" and line.startswith(b"#!") and line.endswith(b"\r\n"):
+        message = f"the first line of {program!r} ends in CRLF: Linux looks for a shell with a \\r"
+        return message, KEEP_LF
 
     return None
 
