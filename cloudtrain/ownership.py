@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = 0
@@ -18,7 +20,11 @@ def why_not_private(place: Path) -> str:
     """Return why others may change a file, or what is in a folder; "" if they may not, or without it.
 
     A folder like /tmp, where each keeps what is their own, is fine: look at what is in it, too.
+    The access lists of Windows are not read: there each file counts as private.
     """
+    if sys.platform == "win32":
+        return ""
+
     try:
         status = os.stat(place)  # noqa: PTH116  (faster)
     except OSError:  # who opens it reports that
@@ -34,6 +40,9 @@ def why_not_private(place: Path) -> str:
 
 def why_not_roots(file: Path) -> str:
     """Return why others than root may change a file; "" if they may not, or without it."""
+    if sys.platform == "win32" and file.exists():
+        return "is on Windows, whose access lists are not read"
+
     for place in (file, file.parent):
         try:
             status = os.stat(place)  # noqa: PTH116  (faster)
@@ -65,6 +74,8 @@ def _written_by_others(status: os.stat_result) -> str:
 
 
 def _is_mine(place: Path, owner: int) -> bool:
+    if sys.platform == "win32":
+        return True
     if owner in (os.geteuid(), 0):
         return True
     if os.geteuid() == 0 and str(owner) == os.environ.get("SUDO_UID"):
@@ -79,9 +90,10 @@ def _is_mine(place: Path, owner: int) -> bool:
 
 
 def _user_name(number: int) -> str:
-    from pwd import getpwuid  # rarely needed
+    if sys.platform != "win32":
+        from pwd import getpwuid  # rarely needed
 
-    try:
-        return getpwuid(number).pw_name
-    except KeyError:
-        return f"user {number}"
+        with suppress(KeyError):
+            return getpwuid(number).pw_name
+
+    return f"user {number}"

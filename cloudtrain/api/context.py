@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from getpass import getuser
 from pathlib import Path
-from pwd import getpwuid
 from typing import TYPE_CHECKING
 
 from cloudtrain.api.left_out import missed_files
 from cloudtrain.bundle import payload_files
 from cloudtrain.declaration import declaration_of, is_local
 from cloudtrain.errors import SourceError, StorageError, UsageError
+from cloudtrain.file_names import relative_name
 from cloudtrain.planning.launch import command_words, entrypoint_of
 from cloudtrain.planning.plan import UNREAD, LocalInput, Plan, PlanContext, SourceSummary
 from cloudtrain.planning.target import Target
@@ -34,6 +36,7 @@ from cloudtrain.source.scan import CHANGED_HINT, pack, scan
 from cloudtrain.source.stored_archive import holds, packed_entries
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.sources import FILE, read_source
+from cloudtrain_wire.process_identity import host_name
 from cloudtrain_wire.requirement_files import requested_list
 
 if TYPE_CHECKING:
@@ -180,23 +183,23 @@ def _inputs_below(root: Path, spec: JobSpec, folder: Path) -> dict[str, str]:
     for name, item in spec.inputs.items():
         for location in filter(is_local, item.uri.values()):
             place = os.path.abspath(folder / Path(location).expanduser())  # noqa: PTH100
-            path = Path(os.path.relpath(place, top))
+            path = Path(relative_name(place, top))
             if path not in around and path.parts[0] != "..":
-                inputs[str(path)] = name
+                inputs[path.as_posix()] = name
 
     return inputs
 
 
 def submitter() -> str:
     """Return `alice@laptop`, in characters that every cloud accepts in a tag."""
-    user = os.environ.get("LOGNAME") or os.environ.get("USER")
-    if not user:
-        try:
-            user = getpwuid(os.getuid()).pw_name
-        except KeyError:  # a user id without a name, as in containers
-            user = str(os.getuid())
+    user = "unknown"
+    if sys.platform != "win32":
+        user = str(os.getuid())
 
-    return re.sub(r"[^A-Za-z0-9_.:/=+@-]", "-", f"{user}@{os.uname().nodename}")[:256]
+    with suppress(KeyError, OSError, ImportError):  # a user id without a name, as in containers
+        user = getuser()
+
+    return re.sub(r"[^A-Za-z0-9_.:/=+@-]", "-", f"{user}@{host_name()}")[:256]
 
 
 def _check_entrypoint(spec: JobSpec, tree: SourceTree) -> None:
@@ -207,7 +210,7 @@ def _check_entrypoint(spec: JobSpec, tree: SourceTree) -> None:
     if kind not in ("script", "notebook") and (not is_sent or Path(target).is_absolute()):
         return
 
-    path = os.path.relpath(os.path.realpath(file), tree.root.resolve())
+    path = relative_name(os.path.realpath(file), tree.root.resolve())
     if all(entry.path != path for entry in tree.files):
         raise SourceError(
             f"the entrypoint {target} is not in the archive: .gitignore or .cloudtrainignore leaves"
@@ -254,7 +257,7 @@ def _requested(spec: JobSpec, tree: SourceTree, file: str) -> Requested:
 
     for requirement in requested.to_install:
         if requirement.wheel and Path(requirement.wheel).is_file():
-            name = os.path.relpath(requirement.wheel, tree.root.resolve())
+            name = relative_name(requirement.wheel, tree.root.resolve())
             if name not in archived and not name.startswith(".."):
                 message = f"{requirement.place}: {name} is not in the archive"
                 raise SourceError(message, hint=f"add !{name} to .cloudtrainignore")

@@ -7,6 +7,7 @@ Facts that an image's name lacks are not checked.
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import sys
 from collections.abc import Iterator
@@ -205,7 +206,7 @@ def _missing_sources(plan: Plan) -> Iterator[Issue]:
         return  # the recipe reports it
 
     for line, source in named_sources(_text(dockerfile)):
-        below = os.path.normpath(source.lstrip("/"))
+        below = posixpath.normpath(source.lstrip("/"))
         folder = f"the build's folder {os.path.relpath(context, plan.context.folder)}/"
         if not below.startswith("..") and not (context / below).exists():
             why = f"is not in {folder}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -41,7 +42,7 @@ def missed_files(spec: JobSpec, tree: SourceTree) -> tuple[str, ...]:
 
     missed: dict[str, str] = {}
     for text, by in named:
-        path = PurePosixPath(os.path.normpath(text))
+        path = PurePosixPath(posixpath.normpath(text))
         is_written = by != BY_JOB and str(path) in _WRITTEN
         if is_written or not _exists(tree.root, path):
             continue

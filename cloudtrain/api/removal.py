@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -267,10 +268,12 @@ def _take(store: RunStore, thing: Removable) -> bool:
     try:
         if thing.kind == "run":
             bury(store.data_dir, _tombstone(thing))
-
-        return _move_aside(thing.path)
+        if sys.platform != "win32":  # which moves no folder with an open file
+            return _move_aside(thing.path)
     finally:
         lock.release()
+
+    return _move_aside(thing.path)
 
 
 def _tombstone(thing: Removable) -> dict[str, Any]:
@@ -321,6 +324,9 @@ def _delete(data_dir: Path) -> None:
 
 def _make_writable(path: Path) -> None:
     """Let the owner delete what is in this folder and in those below. Links are not followed."""
+    if sys.platform == "win32":
+        return
+
     with suppress(OSError):
         path.chmod(0o700)
         for _, folders, _, parent in os.fwalk(path):

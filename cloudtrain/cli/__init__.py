@@ -188,6 +188,9 @@ def main(argv: list[str] | None = None) -> NoReturn:
     """Run the command line, and exit with the codes that --help lists."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
+            if sys.platform == "win32":  # what reads a pipe there expects UTF-8, too
+                stream.reconfigure(encoding="utf-8")
+
             # Output of a job and names of files may not be valid text.
             stream.reconfigure(errors="backslashreplace")
 

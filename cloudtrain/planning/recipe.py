@@ -9,11 +9,12 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from cloudtrain.bundle import bundled, payload_files
 from cloudtrain.errors import SourceError
+from cloudtrain.file_names import relative_name
 from cloudtrain.planning.dockerfile import Unclear, copied_sources
 from cloudtrain.planning.dockerignore import has_exceptions, patterns_of, read_rules
 from cloudtrain_wire.bounded_files import open_regular_file, read_regular_text
@@ -114,7 +115,7 @@ def recipe_of(
                     hint="name what it needs in a .dockerignore, or give it a separate folder",
                 )
 
-            name = PurePath(os.path.relpath(path, top)).as_posix()
+            name = relative_name(path, top)
             digest.update(f"\0{name}\0{_mode(info):o}\0".encode(errors="surrogateescape"))
             digest.update(_content(path, info))
     except OSError as error:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import stat
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,6 +59,9 @@ def bytes_of(path: Path) -> int:
 
 def sync_folder(folder: Path) -> None:
     """Flush the names of a folder's files to the disk. May raise OSError."""
+    if sys.platform == "win32":  # which opens no folders
+        return
+
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -72,6 +76,9 @@ def private_opener(path: str, flags: int) -> int:
 
 def restrict_permissions(data_dir: Path) -> None:
     """Remove permissions of others on files of this user, left by earlier versions."""
+    if sys.platform == "win32":  # which has access lists
+        return
+
     for name in _PRIVATE_NAMES:
         with suppress(OSError):  # missing, or on a disk without permissions
             status = os.lstat(data_dir / name)
@@ -196,7 +203,7 @@ def append_lines(path: Path, lines: str, *, durable: bool) -> None:
     with storing(path), locked(path, flags=os.O_RDWR | os.O_APPEND) as file:
         size = os.fstat(file).st_size
         # A writer that died left an incomplete line: the next one begins on a new one.
-        is_incomplete = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+        is_incomplete = size > 0 and _byte_at(file, size - 1) != b"\n"
         data = encode_json(lines)
         if is_incomplete:
             data = b"\n" + data
@@ -205,6 +212,11 @@ def append_lines(path: Path, lines: str, *, durable: bool) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if durable:
             os.fsync(file)
+
+
+def _byte_at(file: int, offset: int) -> bytes:
+    os.lseek(file, offset, os.SEEK_SET)
+    return os.read(file, 1)
 
 
 @contextmanager

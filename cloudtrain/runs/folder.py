@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,9 @@ SUBMIT_LOCK = "submit.lock"
 
 REMOTE_SUBMIT_SECONDS = 3600
 """Maximum duration of a submission on another machine, with large uploads before the start."""
+
+MOVE_SECONDS = 10
+"""Longest time on Windows until a new run folder, which moves without open files, is locked."""
 
 MAX_EVENT_BYTES = 1 << 24
 """Maximum length of an event."""
@@ -131,7 +135,9 @@ class RunFolder:
         submitter, age = self._submitter()
         if submitter is None or submitter.is_from_earlier_boot():
             return False
-        if locked is False and (submitter.shares_pid_namespace() or submitter.shares_kernel()):
+        is_moved = sys.platform != "win32" or age > MOVE_SECONDS
+        is_of_here = submitter.shares_pid_namespace() or submitter.shares_kernel()
+        if locked is False and is_of_here and is_moved:
             return False
 
         return submitter.is_alive() is not False and age < REMOTE_SUBMIT_SECONDS

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -169,14 +170,16 @@ class RunStore:
             restrict_permissions(self.data_dir)
             make_private_folder(draft / "logs")
             if submit_lock is not None:
-                lock = acquire(draft / SUBMIT_LOCK)
-                assert lock is not None  # noqa: S101  (the draft is private)
-                submit_lock.append(lock)
-                os.write(lock.file, ProcessIdentity.own_text().encode())
+                submit_lock.append(_lock_of_submission(draft))
+                if sys.platform == "win32":  # which renames no folder with an open file
+                    submit_lock.pop().release()
 
             if first_event is not None:
                 RunFolder(draft).append(first_event, durable=True)
             self._drop_from_index(run_id)
+
+        if submit_lock == []:
+            submit_lock.append(_lock_of_submission(folder.path))
 
         return folder
 
@@ -434,6 +437,13 @@ def _damaged(folder: RunFolder, reason: str) -> dict[str, Any]:
     return summary_of(state)
 
 
+def _lock_of_submission(folder: Path) -> FileLock:
+    lock = acquire(folder / SUBMIT_LOCK)
+    assert lock is not None  # noqa: S101  (it has waited)
+    os.write(lock.file, ProcessIdentity.own_text().encode())
+    return lock
+
+
 def _is_valid(line: Any) -> bool:
     """Return whether a line of the index has all fields with possible values."""
     if not isinstance(line, dict):
@@ -474,7 +484,7 @@ def _read(store: RunStore) -> list[Any]:
 
 def _append(store: RunStore, fresh: list[dict[str, Any]]) -> None:
     lines = "".join(strict_json(summary, separators=(",", ":")) + "\n" for summary in fresh)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK
+    flags = os.O_WRONLY | os.O_APPEND
     with suppress(OSError), locked(store.data_dir / "index.jsonl", flags=flags) as file:
         # Half a surrogate pair stays an escape.
         os.write(file, lines.encode("utf-8", "backslashreplace"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -180,7 +181,13 @@ def _git(folder: Path, *words: str, may_fail: bool = False, strict: bool = False
     `may_fail`: an empty answer is not a failure. `strict`: a warning is a failure.
     """
     import subprocess
-    from threading import Timer
+    from threading import Event, Timer
+
+    is_late = Event()
+
+    def end_late() -> None:
+        is_late.set()
+        _kill(process)
 
     with subprocess.Popen(
         ("git", *words),
@@ -189,9 +196,9 @@ def _git(folder: Path, *words: str, may_fail: bool = False, strict: bool = False
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE if strict else subprocess.DEVNULL,
-        start_new_session=True,  # a filter of the user ends with it
+        start_new_session=True,  # a filter of the user ends with it, except on Windows
     ) as process:
-        timer = Timer(TIMEOUT, _kill, (process,))
+        timer = Timer(TIMEOUT, end_late)
         timer.start()
 
         try:
@@ -208,9 +215,11 @@ def _git(folder: Path, *words: str, may_fail: bool = False, strict: bool = False
             timer.cancel()
             _kill(process)
 
-    is_late = code == -signal.SIGKILL and not (is_partial or has_warning)
-    if is_late and (top := repository_top(folder)):
-        _silent.add(top)
+    if code and is_late.is_set():
+        if top := repository_top(folder):
+            _silent.add(top)
+
+        code = -1  # not that of an empty answer
     if is_partial or has_warning or (code and not (may_fail and code == _NO_MATCH)):
         raise subprocess.CalledProcessError(code, words)
 
@@ -218,7 +227,12 @@ def _git(folder: Path, *words: str, may_fail: bool = False, strict: bool = False
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
+    if process.poll() is not None:
+        return
+
+    if sys.platform == "win32":
+        process.kill()
+    else:
         os.killpg(process.pid, signal.SIGKILL)
 
 

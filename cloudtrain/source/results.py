@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import errno
 import os
+import posixpath
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from cloudtrain.file_names import is_storable, relative_name
 from cloudtrain.source.tree import link_problem, relative_target
+from cloudtrain_wire.bounded_files import NOFOLLOW, PLAIN
 
 Note = Callable[[str], None]
 """Called with a message for the user."""
@@ -23,7 +27,7 @@ LONGEST_TARGET = 4096
 """Maximum length of a link's target; LINK ends files with the target of a link."""
 
 _BLOCK = 1 << 20
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN | NOFOLLOW
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",
@@ -53,9 +57,9 @@ class Results:
         folder.mkdir(parents=True, exist_ok=True)
 
         for top, inner, names in os.walk(folder):
-            below = os.path.relpath(top, folder)
-            self._files.update(os.path.normpath(f"{below}/{name}") for name in names)
-            self._folders.update(os.path.normpath(f"{below}/{name}") for name in inner)
+            below = relative_name(top, folder)
+            self._files.update(posixpath.normpath(f"{below}/{name}") for name in names)
+            self._folders.update(posixpath.normpath(f"{below}/{name}") for name in inner)
 
     def leave_out(self, path: str, why: str) -> None:
         """Report an entry that is not kept."""
@@ -121,7 +125,13 @@ class Results:
 
         for path, target in self._links.items():
             self._parents(path)
-            os.symlink(target, self._place(path))  # noqa: PTH211
+            try:
+                os.symlink(target, self._place(path))  # noqa: PTH211
+            except OSError as error:
+                if sys.platform != "win32":
+                    raise
+
+                self.leave_out(path, f"a link ({error.strerror})")
 
         return bool(self._files or self._links)
 
@@ -137,6 +147,10 @@ class Results:
 
     def _is_free(self, path: str, *, folder: bool = False) -> bool:
         """Return whether an entry can have this name; an earlier one of the name is removed."""
+        if not is_storable(path):
+            self.leave_out(path, "Windows has no such names")
+            return False
+
         parts = path.split("/")
         for depth in range(1, len(parts)):
             above = "/".join(parts[:depth])
@@ -238,7 +252,7 @@ def make_links(stored: Sequence[Path], folder: Path, note: Note) -> bool:
 
 def _copy_file(results: Results, path: str, source: str) -> None:
     # The entry may have become a FIFO or a link since the listing: neither block nor follow.
-    fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(source, os.O_RDONLY | PLAIN | NOFOLLOW)
     try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
@@ -279,6 +293,9 @@ def _blocks(fd: int, size: int) -> Iterator[bytes | int]:
 
 
 def _next_data(fd: int, at: int, size: int) -> int:
+    if sys.platform == "win32":
+        return at
+
     try:
         return os.lseek(fd, at, os.SEEK_DATA)
     except OSError as error:
@@ -292,4 +309,4 @@ def _absolute(path: str, target: str) -> str:
     if target.startswith("/"):
         return target
 
-    return os.path.normpath(f"/{path}/../{target}")
+    return posixpath.normpath(f"/{path}/../{target}")

@@ -10,6 +10,7 @@ import hashlib
 import os
 import stat
 import struct
+import sys
 import tarfile
 import time
 import zlib
@@ -85,7 +86,7 @@ def scan(
 
     started = time.time_ns()
     top = os.path.abspath(root)  # noqa: PTH100
-    if not top.strip("/"):
+    if os.path.dirname(top) == top:  # noqa: PTH120
         raise SourceError(
             "the source folder cannot be the whole file system", hint="name the folder of your code"
         )
@@ -205,6 +206,9 @@ def _hash(
 
         cache.put(path, file_stamp, info, digest)
         executable = info.st_mode & stat.S_IXUSR != 0
+        if sys.platform == "win32":  # which has no such bit
+            executable = path.endswith(".sh")
+
         entries.append(
             SourceEntry(path=path, size=info.st_size, executable=executable, sha256=digest)
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 from cloudtrain.errors import SourceError
 from cloudtrain.runs.files import make_private_folder, private_opener
-from cloudtrain_wire.bounded_files import read_regular_file
+from cloudtrain_wire.bounded_files import NOFOLLOW, PLAIN, read_regular_file
 from cloudtrain_wire.sizes import format_size
 
 Progress = Callable[[int, int], None]
@@ -35,9 +36,6 @@ _CACHE_VERSION = 3
 _BLOCK = 1 << 20
 MAX_CACHE_BYTES = 1 << 30
 """Maximum size of a cache: the hashes of some millions of files."""
-# A file may turn into a FIFO or a link between being listed and being opened: neither block nor
-# follow.
-_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class SourceEntry(NamedTuple):
@@ -133,7 +131,8 @@ def read_link(root: str, path: str) -> str:
 
     Raise OSError if it is not a link.
     """
-    return relative_target(path, os.readlink(f"{root}/{path}"), (root, os.path.realpath(root)))  # noqa: PTH115
+    target = os.readlink(f"{root}/{path}").replace(os.sep, "/")  # noqa: PTH115
+    return relative_target(path, target, (root, os.path.realpath(root)))
 
 
 def relative_target(path: str, target: str, roots: Sequence[str]) -> str:
@@ -142,10 +141,10 @@ def relative_target(path: str, target: str, roots: Sequence[str]) -> str:
     `roots`: names of the tree's top where the link was made.
     """
     if target.startswith("/"):
-        plain = os.path.normpath(target)
+        plain = posixpath.normpath(target)
         for top in (root.rstrip("/") for root in roots):
             if plain == top or plain.startswith(top + "/"):
-                return os.path.relpath(plain, os.path.dirname(f"{top}/{path}"))  # noqa: PTH120
+                return posixpath.relpath(plain, posixpath.dirname(f"{top}/{path}"))
 
     return target
 
@@ -223,9 +222,10 @@ def read_content(
     """
     digest = hashlib.sha256()
     remaining = size
-    flags = _OPEN_FLAGS
+    # The file may have become a FIFO or a link since it was listed: neither block nor follow.
+    flags = os.O_RDONLY | PLAIN
     if not follow:
-        flags |= os.O_NOFOLLOW
+        flags |= NOFOLLOW
 
     fd = os.open(path, flags)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.errors import Issue, SpecError, UsageError
+from cloudtrain.file_names import relative_name
 from cloudtrain.settings import default_fields
 from cloudtrain.spec.fields import FieldErrors, read_arguments
 from cloudtrain.spec.layers import laid_over, root_of
@@ -55,7 +56,7 @@ def with_defaults(document: Document, folder: Path) -> Document:
 
 def _own_source(path: Path) -> Document:
     if is_program(path):
-        entrypoint = os.path.relpath(os.path.realpath(path), job_folder(path))
+        entrypoint = relative_name(os.path.realpath(path), job_folder(path))
         text = f"entrypoint: {json.dumps(entrypoint, ensure_ascii=False)}\n"
         return Document(values={"entrypoint": entrypoint}, name="command line", text=text)
 

@@ -5,6 +5,7 @@ The journal holds all knowledge, so that a new driver can replace a killed one a
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -69,6 +70,9 @@ class DriverClock:
 
 def _uptime() -> float:
     """Return the seconds since the machine was started."""
+    if sys.platform == "win32":
+        return time.monotonic()
+
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

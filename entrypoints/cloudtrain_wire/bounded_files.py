@@ -9,11 +9,20 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from io import BufferedReader
 from pathlib import Path
 
 MAX_BYTES = 16 << 20
 """Default limit for a file that people write."""
+
+if sys.platform == "win32":
+    PLAIN = os.O_BINARY
+    NOFOLLOW = 0
+else:
+    PLAIN = os.O_NONBLOCK
+    NOFOLLOW = os.O_NOFOLLOW
+"""Flags of `os.open`: for bytes as they are, from no FIFO that nobody writes; and not by a link."""
 
 _BLOCK_BYTES = 1 << 20
 
@@ -34,8 +43,8 @@ def open_regular_file(path: str | Path, *, follow: bool = True) -> BufferedReade
 
     `follow`: whether the path may be a link.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-    file = os.open(path, flags if follow else flags | os.O_NOFOLLOW)
+    flags = os.O_RDONLY | PLAIN
+    file = os.open(path, flags if follow else flags | NOFOLLOW)
     kind = stat.S_IFMT(os.fstat(file).st_mode)
     if kind == stat.S_IFREG:
         return os.fdopen(file, "rb")

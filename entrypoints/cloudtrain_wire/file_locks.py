@@ -1,4 +1,4 @@
-"""File locks by flock(2), which end with their process. Standard library only.
+"""File locks, which end with their process: by flock(2), on Windows by msvcrt. Standard library only.
 
 The client shares this file. Some disks have no locks: NFS without its lock service, Lustre without
 the option, many FUSE disks.
@@ -7,17 +7,32 @@ the option, many FUSE disks.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
+import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cloudtrain_wire.bounded_files import PLAIN
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 """Errors of flock(2) on a disk without locks."""
 
 _FILE_MODE = 0o600
+
+_FIRST_BYTE = 1 << 30
+_BYTES = 1 << 20
+"""What is locked on Windows, where nobody else may read a locked byte: bytes behind any content. Its
+locks are exclusive: who shares takes one of these bytes by chance, who does not takes all."""
+
+_RETRY_SECONDS = 0.05
 
 
 class FileLock:
@@ -30,7 +45,8 @@ class FileLock:
         """Release the lock and close the file."""
         try:
             # Closing is not enough: a process that was forked meanwhile has the file open too.
-            fcntl.flock(self.file, fcntl.LOCK_UN)
+            if sys.platform != "win32":
+                fcntl.flock(self.file, fcntl.LOCK_UN)
         finally:
             os.close(self.file)
 
@@ -49,11 +65,10 @@ def acquire(
     so, too. `flags`: how to open the file. `on_wait`: called once before waiting. Raise OSError if
     the disk fails or has no locks.
     """
-    file = os.open(path, flags | os.O_CREAT, _FILE_MODE)
+    file = os.open(path, flags | os.O_CREAT | PLAIN, _FILE_MODE)
 
-    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
-        is_held = _flock(file, kind, wait, on_wait)
+        is_held = _acquire(file, shared, wait, on_wait)
     except OSError as error:
         os.close(file)
         if error.errno not in NO_LOCKS:
@@ -93,12 +108,12 @@ def is_locked(path: Path) -> bool | None:
     machine only, False ignores other machines.
     """
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        file = os.open(path, os.O_RDONLY | PLAIN)
     except OSError:
         return None
 
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _lock(file, shared=True, wait=False)
     except BlockingIOError:
         return True
     except OSError:
@@ -120,14 +135,44 @@ def disk_time(folder: Path) -> float:
         return time.time()
 
 
-def _flock(file: int, kind: int, wait: bool, on_wait: Callable[[], None]) -> bool:
+def _acquire(file: int, shared: bool, wait: bool, on_wait: Callable[[], None]) -> bool:
     try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        _lock(file, shared=shared, wait=False)
     except BlockingIOError:
         if not wait:
             return False
 
         on_wait()
-        fcntl.flock(file, kind)
+        _lock(file, shared=shared, wait=True)
+
+    return True
+
+
+def _lock(file: int, *, shared: bool, wait: bool) -> None:
+    """Lock an open file. Raise BlockingIOError unless `wait` if it is held, or OSError."""
+    if sys.platform != "win32":
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(file, kind if wait else kind | fcntl.LOCK_NB)
+        return
+
+    while not _lock_bytes(file, shared):
+        if not wait:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+        time.sleep(_RETRY_SECONDS)
+
+
+def _lock_bytes(file: int, shared: bool) -> bool:
+    """Lock an open file on Windows. Return False if it is held."""
+    position = os.lseek(file, 0, os.SEEK_CUR)
+    first = random.randrange(_BYTES) if shared else 0
+    os.lseek(file, _FIRST_BYTE + first, os.SEEK_SET)
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1 if shared else _BYTES)
+    except PermissionError:
+        return False
+    finally:
+        os.lseek(file, position, os.SEEK_SET)
 
     return True

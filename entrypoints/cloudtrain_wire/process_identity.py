@@ -86,6 +86,9 @@ class ProcessIdentity:
         state = _process_stat(self.pid)
 
         if state is None:
+            if sys.platform == "win32":  # where a signal ends a process, whatever its number
+                return None
+
             try:
                 os.kill(self.pid, 0)
             except ProcessLookupError:
@@ -114,7 +117,7 @@ def _process_stat(pid: int) -> tuple[str, str] | None:
         if os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115  (a word, no path)
             return None
 
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     except OSError:
         return None
 
@@ -124,17 +127,26 @@ def _process_stat(pid: int) -> tuple[str, str] | None:
     return None
 
 
+def host_name() -> str:
+    """Return the name of this machine."""
+    if sys.platform == "win32":
+        return os.environ.get("COMPUTERNAME", "")
+
+    return os.uname().nodename
+
+
 def _host() -> str:
-    name = os.uname().nodename
+    name = host_name()
     try:
-        return f"{name} {Path('/etc/machine-id').read_text(errors='replace').strip()}".strip()
+        machine_id = Path("/etc/machine-id").read_text("utf-8", "replace")
+        return f"{name} {machine_id.strip()}".strip()
     except OSError:
         return name
 
 
 def _boot() -> str:
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
     except OSError:
         return ""
 

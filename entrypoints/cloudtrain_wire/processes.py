@@ -15,10 +15,6 @@ from cloudtrain_wire.host_memory import read_ascii
 
 _PR_SET_CHILD_SUBREAPER = 36
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
 KILL_SECONDS = 2.0
 """Maximum wait for the end of killed processes, which the kernel may delay."""
 
@@ -178,8 +174,8 @@ def _read_stat(pid: int) -> tuple[str, int, ProcessUse] | None:
         text = os.read(file, 1024)
         # The name before it may contain any characters.
         values = text[text.rindex(b")") + 2 :].split()
-        cpu = sum(map(int, values[11:15])) / _TICKS_PER_SECOND
-        use = ProcessUse(cpu, int(values[21]) * _PAGE_BYTES)
+        cpu = sum(map(int, values[11:15])) / os.sysconf("SC_CLK_TCK")
+        use = ProcessUse(cpu, int(values[21]) * os.sysconf("SC_PAGE_SIZE"))
         return values[0].decode("ascii"), int(values[1]), use
     except (OSError, ValueError, IndexError):
         return None

@@ -222,7 +222,7 @@ class _RequirementsReader:
         self, name: str, number: int, around: tuple[str, ...], constraint: bool
     ) -> Requested:
         file = around[0]
-        name = str(Path(Path(file).parent, name.strip("'\"")))
+        name = Path(Path(file).parent, name.strip("'\"")).as_posix()
         if name in around:
             raise InvalidRequirements(f"{file}:{number}: {name} includes itself")
 

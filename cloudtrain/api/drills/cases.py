@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -99,6 +98,8 @@ def stop(watched: WatchedRun) -> str:
 
 def fill_disk(watched: WatchedRun) -> str:
     """Limit the size of files that the job's processes write."""
+    import resource  # which Windows lacks
+
     for processes in watched.nodes().values():
         for process in processes:
             _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)

@@ -7,10 +7,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
+from cloudtrain.file_names import relative_name
 from cloudtrain.planning.launch import TAG_PREFIX, JobDocument, Request, job_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import RequestForm, merge_request
@@ -401,17 +402,17 @@ def _build(plan: Plan) -> tuple[str, str] | None:
     if isinstance(image, str) or "build" not in image or recipe:
         return None
 
-    path = PurePosixPath(_local(plan, image["build"]))
+    path = PurePath(_local(plan, image["build"]))
     folder = path.parent
     if context := image.get("context"):
-        folder = PurePosixPath(_local(plan, context))
+        folder = PurePath(_local(plan, context))
 
-    return str(folder), os.path.relpath(path, folder)
+    return str(folder), relative_name(path, folder)
 
 
 def _local(plan: Plan, path: str) -> str:
     """Return the absolute path of a file that the spec names."""
-    return os.path.normpath(PurePosixPath(plan.context.folder) / path)
+    return os.path.normpath(PurePath(plan.context.folder) / path)
 
 
 def _service(name: str, ssh_key: str | None) -> dict[str, str]:

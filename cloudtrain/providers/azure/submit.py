@@ -145,7 +145,7 @@ def _code_folder(run: RunFolder, archive: Path) -> Iterator[str]:
 
     with made as folder:
         with storing(run.path):
-            (Path(folder) / "upload").write_text(os.urandom(16).hex())
+            (Path(folder) / "upload").write_text(os.urandom(16).hex(), "ascii")
             try:
                 (Path(folder) / ARCHIVE).hardlink_to(archive)
             except OSError:  # a disk without links

@@ -17,7 +17,7 @@ from cloudtrain.providers.docker.container_spec import (
     host_names,
 )
 from cloudtrain.providers.docker.declaration import DECLARATION
-from cloudtrain.providers.local.backend import LocalBackend, gpus_of, resolve_path
+from cloudtrain.providers.local.backend import LocalBackend, gpus_of, require_unix, resolve_path
 from cloudtrain.providers.progress import Progress
 from cloudtrain.runs.paths import RunPaths
 
@@ -52,6 +52,7 @@ class DockerProvider(LocalBackend):
         """Return the image and the resources of a container; problems are in the target."""
         from cloudtrain.providers.docker.checks import image_of
 
+        require_unix()
         gpus, no_gpus = gpus_of(spec)
         image, problems = image_of(spec.image, settings, gpu=bool(gpus))
         return Target(

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -339,6 +340,13 @@ def _ignored_stop(run: Path) -> bool:
     except OSError:
         return False
     return last_heartbeat(run) < requested_at < disk_time(run) - STOP_RESPONSE_SECONDS
+
+
+def require_unix() -> None:
+    """Raise UsageError on Windows, which lacks sessions, signals and pipes that can be awaited."""
+    if sys.platform == "win32":
+        hint = "run cloudtrain in WSL, or choose --provider aws or azure"
+        raise UsageError("runs on this machine need Linux or macOS", hint=hint)
 
 
 def gpus_of(spec: JobSpec) -> tuple[int | None, tuple[Issue, ...]]:

@@ -13,7 +13,13 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
-from cloudtrain.providers.local.backend import UNUSED, LocalBackend, gpus_of, resolve_path
+from cloudtrain.providers.local.backend import (
+    UNUSED,
+    LocalBackend,
+    gpus_of,
+    require_unix,
+    resolve_path,
+)
 from cloudtrain.providers.local.declaration import DECLARATION
 from cloudtrain.providers.local.machine import LocalConfig
 from cloudtrain.providers.rehearsal.base import PlainEmulator
@@ -37,6 +43,7 @@ class LocalProvider(LocalBackend):
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
         """Return this machine, with the job's Python and the number of cores."""
+        require_unix()
         gpus, problems = gpus_of(spec)
         return Target(
             provider=self.name,

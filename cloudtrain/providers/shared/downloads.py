@@ -14,6 +14,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.errors import StorageError
+from cloudtrain.file_names import is_storable
 from cloudtrain.runs.files import storing
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ def safe_join(folder: Path, name: str) -> Path:
     if not {"", ".", ".."}.isdisjoint(parts) or "\0" in name:
         message = f"an object is called {name!r}, which is not a path inside a folder"
         raise StorageError(message, hint="bring it with the cloud's own tools, under another name")
+    if not is_storable(name):
+        message = f"an object is called {name!r}, and Windows has no such names"
+        raise StorageError(message, hint="run cloudtrain in WSL to fetch it")
+
     return folder.joinpath(*parts)
 
 
