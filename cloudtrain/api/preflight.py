@@ -146,7 +146,7 @@ def line_end_issues(plan: Plan) -> Iterator[Issue]:
 
         with suppress(OSError), open_regular_file(script) as file:
             if file.readline(MAX_LINE).endswith(b"\r\n"):
-                message = f"the lines of {word} end in CRLF, and it is sent as it is"
+                message = f"the lines of {word} end in CRLF, and it is sent unchanged"
                 yield plan.located(warning(message, KEEP_LF, path=("entrypoint",)))
 
 

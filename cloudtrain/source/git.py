@@ -219,7 +219,7 @@ def _git(folder: Path, *words: str, may_fail: bool = False, strict: bool = False
         if top := repository_top(folder):
             _silent.add(top)
 
-        code = -1  # not that of an empty answer
+        code = -1  # not the code of an empty answer
     if is_partial or has_warning or (code and not (may_fail and code == _NO_MATCH)):
         raise subprocess.CalledProcessError(code, words)
 

@@ -236,7 +236,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _take(entry: os.DirEntry[str], path: str, listing: InputListing) -> None:
     try:
         path.encode()
-        info = os.stat(entry.path)  # noqa: PTH116  (on Windows an entry has no inode)
+        info = os.stat(entry.path)  # noqa: PTH116  (an entry lacks the inode on Windows)
     except UnicodeEncodeError:
         listing.problems.append(f"{path!a} has a name that is not valid UTF-8")
     except OSError as error:

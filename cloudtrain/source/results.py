@@ -148,7 +148,7 @@ class Results:
     def _is_free(self, path: str, *, folder: bool = False) -> bool:
         """Return whether an entry can have this name; an earlier one of the name is removed."""
         if not is_storable(path):
-            self.leave_out(path, "Windows has no such names")
+            self.leave_out(path, "Windows cannot store that name")
             return False
 
         parts = path.split("/")

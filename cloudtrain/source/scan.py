@@ -206,7 +206,7 @@ def _hash(
 
         cache.put(path, file_stamp, info, digest)
         executable = info.st_mode & stat.S_IXUSR != 0
-        if sys.platform == "win32":  # which has no such bit
+        if sys.platform == "win32":  # which lacks that bit
             executable = path.endswith(".sh")
 
         entries.append(

@@ -313,7 +313,7 @@ def _is_cache(name: str, is_folder: bool) -> bool:
 
 def _take(entry: os.DirEntry[str], path: str, result: WalkResult) -> None:
     try:
-        info = os.lstat(entry.path)  # on Windows an entry has no inode
+        info = os.lstat(entry.path)  # an entry lacks the inode on Windows
     except OSError as error:
         result.problems.append(unreadable(path, error))
         return

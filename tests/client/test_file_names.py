@@ -78,7 +78,7 @@ def test_a_shell_script_may_run_although_windows_keeps_no_such_bit(tmp_path: Pat
     assert {file.path: file.executable for file in files} == {"run.sh": True, "train.py": False}
 
 
-def test_a_listed_file_is_the_one_that_is_sent(tmp_path: Path) -> None:
+def test_a_listed_file_is_sent(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"1,2\r\n")
     os.utime(tmp_path / "a.csv", (0, 0))
     file = list_input(str(tmp_path)).files[0]

@@ -1,4 +1,4 @@
-"""Commands as on Windows, without what it lacks of Unix; run as a script.
+"""Commands as on Windows; run as a script.
 
 The disk, its paths and the programs stay this machine's.
 """
@@ -53,13 +53,13 @@ NAMES = {
 }
 
 NO_CLIENT = ("cloudtrain.__main__", "cloudtrain.providers.docker.node", "cloudtrain.sweeps.ray.")
-"""Programs of their own, and what needs Ray."""
+"""Programs, and the driver on Ray."""
 
 LIBRARIES = (
     *("asyncio", "concurrent.futures.process", "getpass", "multiprocessing.util", "shutil", "ssl"),
     *("subprocess", "tempfile", "uuid", "zoneinfo", "azure.identity._credentials.azure_cli"),
 )
-"""What works by the system beneath it: Python's own modules, and the login of Azure's CLI."""
+"""Python's own modules, and the login of Azure's CLI: they stay this system's."""
 SDKS = ("boto3", "azure.ai.ml", "azure.storage.blob", "click", "yaml", "pydantic")
 
 
@@ -130,14 +130,14 @@ class Listing:
 
 
 def copy_of(module: ModuleType) -> ModuleType:
-    """Return a copy of a module that keeps what is taken away."""
+    """Return a whole copy of a module."""
     copy = ModuleType(module.__name__)
     copy.__dict__.update(vars(module))
     return copy
 
 
 def take_away() -> None:
-    """Take away what Windows lacks, except from Python's own modules, and add what it has."""
+    """Make this system look like Windows, except to Python's own modules."""
     locks = windows_locks()
     scandir = os.scandir
     kept = {id(module): copy_of(module) for module in (*NAMES, sys)}

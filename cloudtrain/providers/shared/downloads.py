@@ -48,7 +48,7 @@ def safe_join(folder: Path, name: str) -> Path:
         message = f"an object is called {name!r}, which is not a path inside a folder"
         raise StorageError(message, hint="bring it with the cloud's own tools, under another name")
     if not is_storable(name):
-        message = f"an object is called {name!r}, and Windows has no such names"
+        message = f"an object is called {name!r}, and Windows cannot store that name"
         raise StorageError(message, hint="run cloudtrain in WSL to fetch it")
 
     return folder.joinpath(*parts)
