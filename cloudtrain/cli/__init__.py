@@ -22,7 +22,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "init": "Write a job.yaml: a commented starter, or one for a script.",
         "check": "Report every mistake in a spec, each at its line.",
         "plan": "Show the exact request of a job, without starting it.",
-        "drill": "Rehearse failures: a rank killed, a node lost, a disk full, ...",
         "submit": "Start a job, or a script without one, and follow it.",
         "sweep": "Search over settings: run trials of a job, and find the best.",
         "rerun": "Run again; a failed or stopped run continues from its checkpoint.",

@@ -27,7 +27,6 @@ UNBOUNDED = {
     "cli/init.py": "a file of the package",
     "cli/diagnose.py": "a log, line by line; it may be a pipe",
     "declaration.py": "a file of an installed package",
-    "api/drills/": "files of the system, and files that a drill has made",
     "planning/image_contents.py": "a file of the package",
     "planning/recipe.py": "a file of the package",
     "providers/aws/client.py": "an archive that a submit has packed",

@@ -21,7 +21,7 @@ from cloudtrain.diagnosis import log_text
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_lines
 from cloudtrain.diagnosis.log_text import MAX_CHARS, read_log
 from cloudtrain.diagnosis.rule import Rule
-from cloudtrain.diagnosis.rules import RULES, hint_for_message
+from cloudtrain.diagnosis.rules import RULES
 from tests.support.failure_reports import (
     ENDINGS,
     NOISE,
@@ -200,9 +200,8 @@ def test_no_line_takes_long_however_hostile_it_is() -> None:
 def test_a_warning_counts_less_than_an_error_and_a_remedy_names_what_was_said() -> None:
     diagnosis = diagnosed(f"UserWarning: {EXAMPLES['driver-too-old']}", EXAMPLES["disk-full"])
     assert name_of(diagnosis.rule) == "disk-full"
-    assert "ml.p4d.24xlarge for training job usage" in str(
-        hint_for_message(EXAMPLES["sagemaker-quota"])
-    )
+    quota = diagnosed(EXAMPLES["sagemaker-quota"])
+    assert "ml.p4d.24xlarge for training job usage" in quota.remedy
     out_of_memory = EXAMPLES["gpu-out-of-memory"] + " Process 7 has 11.50 GiB memory in use."
     assert diagnosed(out_of_memory).remedy.startswith("another process holds 11.50 GiB")
 

@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-from cloudtrain.api.drills.drill import workplace
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import RefusedError, UsageError
 from cloudtrain.providers.local.processes import SupervisorState, supervisor_state, take_lock
@@ -247,7 +246,6 @@ def supervising(folder: Path) -> Iterator[bool]:
 
 LOCKED: dict[str, Callable[[Path], AbstractContextManager[object]]] = {
     "the driver of a sweep": lambda folder: SweepFolder(folder).driving(),
-    "a drill": workplace,
     "the reader of logs": lambda folder: log_reader_lock(RunFolder(folder)),
     "the supervisor of a run": supervising,
 }

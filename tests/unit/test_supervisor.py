@@ -159,11 +159,10 @@ def test_only_the_process_that_says_so_ties_its_runs_to_itself(
 ) -> None:
     assert lifeline.lifeline() == []
     assert lifeline.read_lifeline([]) is None
-    with lifeline.runs_end_with_this_process():
-        assert lifeline.read_lifeline(lifeline.lifeline()) == ProcessIdentity.of(os.getpid())
-        monkeypatch.setattr(os, "getpid", lambda: -1)  # in a fork
-        assert lifeline.lifeline() == []
-    monkeypatch.undo()
+    monkeypatch.setattr(lifeline, "_tied", [])
+    lifeline.end_runs_with_this_process()
+    assert lifeline.read_lifeline(lifeline.lifeline()) == ProcessIdentity.of(os.getpid())
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # in a fork
     assert lifeline.lifeline() == []
 
 

@@ -17,7 +17,6 @@ from cloudtrain.diagnosis.rules.models import CHECKPOINTS, MODELS
 from cloudtrain.diagnosis.rules.program import PROCESSES, PROGRAM, SETTINGS
 from cloudtrain.diagnosis.rules.tensors import MEMORY, TENSORS
 from cloudtrain.diagnosis.rules.versions import BUILDS, VERSIONS
-from cloudtrain_wire.events import Cause
 
 _ENDED = re.compile(
     r"(?i:exit(?:ed)?(?: with)?[ _-]?(?:code|status)?|return(?:ed)? ?code|status code|code)"
@@ -104,20 +103,6 @@ RULES: tuple[Rule, ...] = tuple(
 
 SUMMARY = next(rule for rule in RULES if rule.name == "launcher-summary")
 """The rule of a launcher's last words, which say less than any error line before them."""
-
-
-def hint_for(cause: Cause) -> str | None:
-    """Return a remedy for a root cause, or None. The reporter may have given one."""
-    return cause.hint or hint_for_message(f"{cause.exception}: {cause.message}")
-
-
-def hint_for_message(message: str) -> str | None:
-    """Return a remedy for a failure message; None if only a consequence is known."""
-    rule = rule_of(message)
-    if rule and not rule.is_consequence:
-        return rule.remedy_for(message)
-
-    return None
 
 
 def rule_of(message: str) -> Rule | None:

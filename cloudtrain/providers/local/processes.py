@@ -9,8 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
@@ -77,17 +76,6 @@ def reap_in_background(process: subprocess.Popen[bytes]) -> None:
 def end_runs_with_this_process() -> None:
     """Stop each run that this process starts from now on soon after this process ends."""
     _tied[:] = [os.getpid()]
-
-
-@contextmanager
-def runs_end_with_this_process() -> Iterator[None]:
-    """Open a context for runs that end with this process."""
-    before = list(_tied)
-    end_runs_with_this_process()
-    try:
-        yield
-    finally:
-        _tied[:] = before
 
 
 def lifeline() -> list[str]:

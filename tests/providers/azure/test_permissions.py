@@ -11,7 +11,7 @@ import pytest
 
 from cloudtrain.api import doctor
 from cloudtrain.api.run import Run
-from cloudtrain.diagnosis.rules import hint_for_message
+from cloudtrain.diagnosis.rules import rule_of
 from cloudtrain.planning.reference import RegistryImage
 from cloudtrain.providers.azure.rights import READ_BLOBS, WRITE_BLOBS, rights_of
 from cloudtrain.runs.record import RunRecord
@@ -208,7 +208,10 @@ def test_without_a_role_a_job_fails_and_is_told_which_action_is_missing(
     cloud: AzureCloud, object_ids: Mapping[str, str], folder: Path, role: str, action: str
 ) -> None:
     revoke(cloud, object_ids["cloudtrain-jobs"], role)
-    assert action in str(hint_for_message(job_error(cloud, folder, f"without-{role[:8]}")))
+    message = job_error(cloud, folder, f"without-{role[:8]}")
+    rule = rule_of(message)
+    assert rule is not None
+    assert action in rule.remedy_for(message)
 
 
 def test_only_the_job_identity_reads_a_secret_and_a_missing_role_is_named(
