@@ -103,21 +103,14 @@ def x_axis(name: str, low: float, high: float, *, counts: bool = True) -> Axis:
     return Axis(name, low, high, MARGIN, WIDTH - MARGIN, counts)
 
 
-def y_axis(name: str, values: Iterable[float], *, from_zero: bool = False) -> Axis:
+def y_axis(name: str, values: Iterable[float]) -> Axis:
     """Return the upward axis for these values, with a small margin.
 
-    Outliers, as after a divergence, stay outside. `from_zero`: begin at zero if no value is lower.
+    Outliers, as after a divergence, stay outside.
     """
     low, high = usual_range(values)
-    if from_zero:
-        low = min(low, 0.0)
-        high = max(high, 0.0)
-
     room = (high - low) * 0.05 or abs(low) * 0.05 or 1.0
-    if not (from_zero and low == 0):
-        low -= room
-
-    return Axis(name, low, high + room, HEIGHT, 0.0)
+    return Axis(name, low - room, high + room, HEIGHT, 0.0)
 
 
 def usual_range(values: Iterable[float]) -> tuple[float, float]:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -22,13 +22,14 @@ from cloudtrain.pages.document import render
 from cloudtrain.runs.forecast import shown as shown_forecast
 from cloudtrain.runs.logs import LogReader
 from cloudtrain.runs.record import RunRecord
-from cloudtrain.runs.state import RunState, SeenEvents
+from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_number
-from cloudtrain_wire.events import Event, Metrics, Progress
 from cloudtrain_wire.secret_values import masker
 
 MAX_METRICS = 24
 """Maximum metrics with a chart; the table has all of them."""
+THROUGHPUT = "samples/s"
+"""Name of the throughput among the curves of progress."""
 DOCUMENTS = ("spec.yaml", "request.json", "plan.json")
 MAX_DOCUMENT_CHARACTERS = 200_000
 MAX_LINES = 20
@@ -62,31 +63,24 @@ class Metric:
         return values[-1], min(numbers), max(numbers)
 
 
-@dataclass(slots=True)
-class Reports:
-    """Numbers that a run has reported."""
+def metrics_of(run: Run) -> dict[str, Metric]:
+    """Return the metrics that a run has reported."""
+    metrics: dict[str, Metric] = {}
+    for point in run.metrics():
+        for name, value in point.values.items():
+            metrics.setdefault(name, Metric()).add(point.step, value)
 
-    metrics: dict[str, Metric] = field(default_factory=dict)
-    throughput: list[Point] = field(default_factory=list)
-    """(Unix timestamp, samples per second)."""
+    return metrics
 
 
-def reports_of(events: Iterable[Event]) -> Reports:
-    """Return the numbers in all events of a run. An event that was read twice counts once."""
-    reports = Reports()
-    seen = SeenEvents()
+def throughput_of(state: RunState) -> Metric:
+    """Return the reported samples per second."""
+    throughput = Metric()
+    if THROUGHPUT in state.progress_curves:
+        for rate in state.progress_curves[THROUGHPUT].values:
+            throughput.add(None, rate)
 
-    for event in events:
-        if event.seq is not None and not seen.add(event.node, event.rank, event.seq):
-            continue
-
-        if isinstance(event, Metrics):
-            for name, value in event.values.items():
-                reports.metrics.setdefault(name, Metric()).add(event.step, value)
-        elif isinstance(event, Progress) and event.samples_per_s is not None and event.time:
-            reports.throughput.append((event.time, event.samples_per_s))
-
-    return reports
+    return throughput
 
 
 def page(run: Run, now: float, progress: BytesRead | None = None) -> str:
@@ -96,9 +90,9 @@ def page(run: Run, now: float, progress: BytesRead | None = None) -> str:
     """
     state = run.cached_status()
     end = state.ended or now
-    reports = reports_of(run.folder.each_event())
-    charts = list(metric_charts(reports.metrics))
-    charts += throughput_charts(reports.throughput, state, end)
+    metrics = metrics_of(run)
+    charts = list(metric_charts(metrics))
+    charts += metric_charts({THROUGHPUT: throughput_of(state)})
 
     failure = None
     if state.state == "failed":
@@ -109,7 +103,7 @@ def page(run: Run, now: float, progress: BytesRead | None = None) -> str:
         state=state,
         end=end,
         failure=failure,
-        metrics=reports.metrics,
+        metrics=metrics,
         max_metrics=MAX_METRICS,
         settings={name: _plain(value) for name, value in settings_of(run).items()},
         slowness=diagnose_slowness(run.folder, state),
@@ -228,34 +222,6 @@ def unseen_values(points: Sequence[Point], y: Axis) -> str:
         sentences.append(f"{len(beyond)} values lie outside of the chart.")
 
     return " ".join(sentences)
-
-
-def throughput_charts(
-    throughput: Sequence[Point], state: RunState, end: float
-) -> Iterator[Section]:
-    """Yield the chart of samples per second since the run was submitted, if it reported any."""
-    if not any(math.isfinite(rate) for _, rate in throughput):
-        return
-
-    duration = end - state.created
-    unit, size = time_unit(duration)
-    points = [((when - state.created) / size, rate) for when, rate in throughput]
-    places = [0.0, duration / size, *(at for at, _ in points)]
-    x = x_axis(f"time since it was submitted ({unit})", min(places), max(places), counts=False)
-    y = y_axis("samples per second", [rate for _, rate in points], from_zero=True)
-    drawn = Chart(
-        label=f"{y.name} over the {x.name}", x=x, y=y, curves=[curve(state.run_id, points, x, y)]
-    )
-    yield Section("Throughput", "", drawn)
-
-
-def time_unit(seconds: float) -> tuple[str, float]:
-    """Return the best unit to show this time, and its length in seconds."""
-    if seconds > 7200:
-        return "h", 3600.0
-    if seconds > 180:
-        return "min", 60.0
-    return "s", 1.0
 
 
 def facts_of(run: Run, state: RunState, end: float) -> dict[str, str]:

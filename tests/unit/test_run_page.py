@@ -190,6 +190,12 @@ def test_one_peak_among_many_points_is_drawn(tmp_path: Path) -> None:
     assert len(heights) < 400
 
 
+def test_the_throughput_is_a_chart_after_those_of_the_metrics(tmp_path: Path) -> None:
+    root = parsed(page_of(tmp_path, training(SUCCEEDED)))
+    labels = [drawing.get("aria-label") for drawing in root.iter("svg")]
+    assert labels == ["val_accuracy over the step", "samples/s over the report"]
+
+
 def test_the_command_names_its_file_and_writes_over_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
