@@ -24,7 +24,7 @@ from cloudtrain.errors import (
 )
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.discovered_run import DiscoveredRun, KnownRuns
-from cloudtrain.runs.files import bytes_of
+from cloudtrain.runs.files import bytes_of, replace_text
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.logs import Observation
@@ -173,10 +173,9 @@ def _read_synced_until(store: RunStore) -> dict[str, float]:
 
 
 def _write_synced_until(store: RunStore, until: dict[str, float]) -> None:
-    draft = store.data_dir / f".{_SYNCED_UNTIL_FILE}.{os.urandom(4).hex()}"
     with suppress(OSError):  # the next sync then reads all jobs
-        draft.write_text(json.dumps(_read_synced_until(store) | until), encoding="utf-8")
-        draft.replace(store.data_dir / _SYNCED_UNTIL_FILE)
+        text = json.dumps(_read_synced_until(store) | until)
+        replace_text(store.data_dir / _SYNCED_UNTIL_FILE, text)
 
 
 def runs_going_on(*, data_dir: str | None = None) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ enough to be worth a change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -66,7 +66,6 @@ class Setup:
     has_gpus: bool = False
     trainer: bool = True
     """True for the shared trainer, whose options the remedies name."""
-    strategy: str = "ddp"
     accumulate: int = 1
     checkpoint_every: float | None = None
     """Seconds."""
@@ -136,40 +135,24 @@ def clear_slowness(folder: RunFolder, state: RunState) -> Slowness | None:
 
 def setup_of(folder: RunFolder, state: RunState) -> Setup:
     """Return the setup of a run, with defaults for unknown values."""
+    from cloudtrain.spec.options_of_words import options_of  # it loads the reader of YAML
+
     spec: Mapping[str, Any] = {}
     with suppress(StorageError):
         spec = RunRecord(folder).spec
 
     ranks = max(1, len(state.step_times.totals()), state.nodes * state.processes)
-    argv = (spec.get("args") or {}).get("argv") or []
+    values, _ = options_of((spec.get("args") or {}).get("argv") or [])
+    accumulate = values.get("accumulate", 1)
 
     return Setup(
         ranks=ranks,
         nodes=max(1, state.nodes),
         has_gpus=bool(state.utilization.gpus),
         trainer=not spec.get("entrypoint"),
-        strategy=_option(argv, "--strategy") or "ddp",
-        accumulate=_whole(_option(argv, "--accumulate")),
+        accumulate=accumulate if isinstance(accumulate, int) else 1,
         checkpoint_every=(spec.get("checkpoints") or {}).get("every"),
     )
-
-
-def _option(argv: Sequence[str], name: str) -> str:
-    """Return the value of an option on a command line; empty if it is missing."""
-    for word, after in zip(argv, [*argv, ""][1:], strict=True):
-        if word == name:
-            return after
-        if word.startswith(f"{name}="):
-            return word.partition("=")[2]
-
-    return ""
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        return 1
-
-    return max(1, int(text))
 
 
 def why_slow(
@@ -374,13 +357,10 @@ def _less_communication(setup: Setup) -> str:
         )
 
     more = setup.accumulate * 4
-    if setup.strategy == "ddp":
-        return (
-            f"--accumulate {more} with a batch {more} times as large exchanges gradients {more}x as"
-            " rarely"
-        )
-
-    return "use --strategy ddp"
+    return (
+        f"--accumulate {more} with a batch {more} times as large exchanges gradients {more}x as"
+        " rarely"
+    )
 
 
 def _more_per_step(setup: Setup) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from cloudtrain.api.run import Run
 from cloudtrain.cli.run_end import report
-from cloudtrain.diagnosis.slowness import Setup, Slowness, why_slow
+from cloudtrain.diagnosis.slowness import Setup, Slowness, setup_of, why_slow
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
@@ -298,6 +298,14 @@ def test_diagnose_as_json_has_the_shares(home: RunStore) -> None:
     assert (slowness["cause"], slowness["share"], slowness["gain"]) == ("input", 0.6, 2.5)
     assert slowness["shares"]["compute"] == 0.35
     assert "num_workers" in slowness["change"], "a script of one's own has no --workers"
+
+
+@pytest.mark.parametrize(("argv", "steps"), [(["--accumulate", "2"], 2), (["--accumulate=x"], 1)])
+def test_advice_counts_from_the_accumulated_steps_of_the_run(
+    home: RunStore, argv: list[str], steps: int
+) -> None:
+    folder = home.create("b-1", {"plan.json": json.dumps({"spec": {"args": {"argv": argv}}})})
+    assert setup_of(folder, RunState(run_id="b-1")).accumulate == steps
 
 
 @pytest.mark.parametrize(
