@@ -70,6 +70,13 @@ GENERAL: Mapping[str, Setting] = {
     "notify.slack": Setting(
         "env:NAME of an address that gets Slack's form", "reference", beside_job="never"
     ),
+    "mlflow.uri": Setting(
+        "the MLflow server that gets each run: http://HOST:5000, arn:aws:sagemaker:…, azureml://…",
+        beside_job="never",
+    ),
+    "mlflow.experiment": Setting(
+        "the experiment of these runs in MLflow", default="cloudtrain", beside_job="never"
+    ),
     "prices": Setting(
         "your own price table: CSV, instance_type,usd_per_hour,region,as_of",
         "path",

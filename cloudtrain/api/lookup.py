@@ -13,6 +13,7 @@ from typing import Any
 from cloudtrain.api.notification import expected
 from cloudtrain.api.run import Run
 from cloudtrain.api.selected_runs import RunFilter
+from cloudtrain.api.shared_history import expect, mirror
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import (
     CloudError,
@@ -104,6 +105,7 @@ def import_remote_runs(
             _update_known_run(RunFolder(store.runs_dir / job.run_id), job)
         elif job.run_id not in removed:
             new += _create_run_folder(store, job)
+            expect(store.data_dir, job.run_id, settings)
 
     if not run_id:
         _write_synced_until(store, known_runs.synced_until)
@@ -217,6 +219,7 @@ def list_runs(
 
         listed.append(summary)
 
+    mirror(store.data_dir, at_once=True)
     return listed
 
 

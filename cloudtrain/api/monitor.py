@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from cloudtrain.api.notification import send_in_background
+from cloudtrain.api.shared_history import mirror
 from cloudtrain.errors import CloudError, StorageError, UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.protocol import Provider
@@ -118,9 +119,12 @@ class RunMonitor:
             self._last_poll = time.monotonic()
             self._clean_up()
 
-        if is_settled and not self._has_told:
+        has_settled = is_settled and not self._has_told
+        if has_settled:
             self._has_told = True
             send_in_background(self.folder)
+
+        mirror(self.folder.path.parents[1], at_once=has_settled)
 
         return self.state
 

@@ -21,6 +21,7 @@ from typing import Any
 from cloudtrain.api.costs import cost_of
 from cloudtrain.api.lookup import may_start_late
 from cloudtrain.api.notification import expected
+from cloudtrain.api.shared_history import FOLDER
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.runs.files import bytes_of, make_private_folder, storing
 from cloudtrain.runs.fold import fold
@@ -268,6 +269,8 @@ def _take(store: RunStore, thing: Removable) -> bool:
     try:
         if thing.kind == "run":
             bury(store.data_dir, _tombstone(thing))
+            (store.data_dir / FOLDER / thing.name).unlink(missing_ok=True)
+
         if sys.platform != "win32":  # which moves no folder with an open file
             return _move_aside(thing.path)
     finally:

@@ -26,6 +26,7 @@ from cloudtrain.api.context import (
 from cloudtrain.api.notification import expect
 from cloudtrain.api.preflight import find_issues, preflight, raise_errors
 from cloudtrain.api.rehearsals import record_rehearsal, with_rehearsal
+from cloudtrain.api.shared_history import Announcement
 from cloudtrain.errors import (
     CloudtrainError,
     Issue,
@@ -121,23 +122,25 @@ def _submit(
         issues = preflight(plan)
 
     raise_errors(issues)
-    archive = archive or pack_source(plan, progress)
-    if not plan.is_rehearsal:
-        plan = with_read_uploads(plan, progress)
-    provider = get_provider(plan.provider)
-    image = resolve_image(plan, pushing, note)
-    request = plan.request
-
-    if image is not None and image.address != image.planned and not plan.is_rehearsal:
-        request = plan.renderer(plan, image)
-    if plan.is_rehearsal:
-        record_rehearsal(plan, request)
-
-    first_event = submitting(plan)
-    documents = documents_of(plan, request)
+    announcement = Announcement(plan)
     submit_lock: list[FileLock] = []
 
     try:
+        archive = archive or pack_source(plan, progress)
+        if not plan.is_rehearsal:
+            plan = with_read_uploads(plan, progress)
+        provider = get_provider(plan.provider)
+        image = resolve_image(plan, pushing, note)
+        plan = announcement.with_id(plan)
+        request = plan.request
+
+        if image is not None and image.address != image.planned and not plan.is_rehearsal:
+            request = plan.renderer(plan, image)
+        if plan.is_rehearsal:
+            record_rehearsal(plan, request)
+
+        first_event = submitting(plan)
+        documents = documents_of(plan, request)
         store = RunStore(Path(plan.context.data_dir))
         folder = store.create(plan.run_id, documents, first_event, submit_lock)
 
@@ -192,6 +195,7 @@ def _submit(
     finally:
         for lock in submit_lock:
             lock.release()
+        announcement.close()
 
     return folder
 
@@ -316,6 +320,7 @@ def plan_again(
             data_dir,
             provider=provider,
             run_id=new_run_id(data_dir, spec.name),
+            rerun_of=run.run_id,
             resume_run=run.run_id if resume_from else "",
             resume_from=resume_from,
         )
@@ -329,6 +334,7 @@ def replan(
     *,
     run_id: str,
     provider: str | None = None,
+    rerun_of: str = "",
     resume_run: str = "",
     resume_from: str = "",
     trial: TrialRules | None = None,
@@ -354,6 +360,7 @@ def replan(
         git_dirty=old.git_dirty,
         owner=submitter(),
         strict=settings["policy"] == STRICT,
+        rerun_of=rerun_of,
         resume_run=resume_run,
         resume_from=resume_from,
         trial=trial,

@@ -123,6 +123,10 @@ class PlanContext:
     """True if security findings refuse the job (setting `policy`)."""
     resume_run: str = ""
     """Run that this one continues."""
+    rerun_of: str = ""
+    """Run whose source and spec this one repeats."""
+    mlflow_run: str = ""
+    """Id of its run in MLflow, if the submit has made one."""
     resume_from: str = ""
     """Folder or URI of that run's checkpoints."""
     trial: TrialRules | None = None

@@ -36,6 +36,8 @@ class DiscoveredRun:
     """Reference to the job, as `Provider.start` returns it."""
     spot: bool | None = None
     """Whether it runs on spot machines; None if unknown."""
+    mlflow_run: str = ""
+    """Id of its run in MLflow, if its submitter has made one."""
     updates: Sequence[Event] = ()
     """The current phase of the job, or its end."""
 
@@ -61,6 +63,7 @@ class DiscoveredRun:
                 "facts": {**self.config.to_json(), "instances": [self.instance]},
             },
             "spot": self.spot,
+            "facts": {"mlflow_run": self.mlflow_run},
             "adopted": time.time(),
         }
         return {"plan.json": as_text(plan), "request.json": as_text(dict(self.request))}

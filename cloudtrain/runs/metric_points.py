@@ -31,9 +31,16 @@ class MetricPoint:
         }
 
 
-def metric_points(events: Iterable[Event]) -> list[MetricPoint]:
-    """Return every report of metrics in order. One that was read twice counts once."""
-    seen_events = SeenEvents()
+def metric_points(
+    events: Iterable[Event], seen_events: SeenEvents | None = None
+) -> list[MetricPoint]:
+    """Return every report of metrics in order. One that was read twice counts once.
+
+    `seen_events`: those of earlier calls.
+    """
+    if seen_events is None:
+        seen_events = SeenEvents()
+
     result = []
     for event in events:
         if isinstance(event, Metrics) and (

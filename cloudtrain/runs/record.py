@@ -141,6 +141,26 @@ class RunRecord:
         return str(self._part("facts").get("git_commit") or "")
 
     @property
+    def spec_digest(self) -> str:
+        """Digest of its spec; empty if unknown."""
+        return str(self._plan.get("spec_digest") or "")
+
+    @property
+    def resumed_from(self) -> str:
+        """Run whose checkpoints it continues from; empty for none."""
+        return str(self._part("facts").get("resume_run") or "")
+
+    @property
+    def rerun_of(self) -> str:
+        """Run whose source and spec it repeats; empty for none."""
+        return str(self._part("facts").get("rerun_of") or "")
+
+    @property
+    def mlflow_run(self) -> str:
+        """Id of its run in MLflow that its submitter has made; empty if unknown."""
+        return str(self._part("facts").get("mlflow_run") or "")
+
+    @property
     def places(self) -> frozenset[str]:
         """Folder of the job and folder of the command; empty if unknown."""
         with suppress(StorageError):

@@ -105,6 +105,8 @@ OWN = {
     "prices": ('"cheap.csv"', "/own/prices.csv"),
     "confirm": ("false", "true"),
     "image.context_root": ('".."', "/own/root"),
+    "mlflow.uri": ("'http://evil'", "http://mine"),
+    "mlflow.experiment": ("'theirs'", "mine"),
     "notify.command": ("'evil'", "mine"),
     "notify.webhook": ("'env:THEIRS'", "env:mine"),
     "notify.slack": ("'env:THEIRS'", "env:mine"),

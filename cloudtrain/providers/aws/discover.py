@@ -155,6 +155,7 @@ def _discovered_run(
         request={**request, "Tags": job.get("Tags", [])},
         submitting=submitting,
         ref=job_reference(cloud.region, name, job["TrainingJobArn"]),
+        mlflow_run=tags.get("mlflow-run", ""),
         spot=bool(job.get("EnableManagedSpotTraining")),
         updates=_updates(job, usd_per_hour),
     )

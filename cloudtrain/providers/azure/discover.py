@@ -115,7 +115,8 @@ def _discovered_run(
         grace_seconds=_grace_seconds(document),
         ref=job_reference(job),
     )
-    return replace(run, updates=_updates(cloud, job, run.submitting.nodes, prices))
+    updates = _updates(cloud, job, run.submitting.nodes, prices)
+    return replace(run, updates=updates, mlflow_run=tags.get("mlflow-run", ""))
 
 
 def adopted_run(

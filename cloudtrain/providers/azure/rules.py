@@ -62,7 +62,7 @@ MAX_SPOT_SECONDS = 7 * 86_400
 TAGS = 50
 TAG_NAME_CHARACTERS = 100
 TAG_CHARACTERS = 1000
-OWN_TAGS = 11
+OWN_TAGS = 12
 """Maximum number of tags from `cloudtrain.providers.shared.idempotent_create.tags`."""
 JOB_BYTES = 100_000
 """Maximum size of the job document in its variable; Linux allows 128 KiB."""

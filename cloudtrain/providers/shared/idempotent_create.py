@@ -67,6 +67,8 @@ def tags(plan: Plan, image: str) -> dict[str, str]:
             our_tags["git-dirty"] = str(context.git_dirty).lower()
     if rehearsal and not rehearsal.changes:
         our_tags["rehearsed"] = rehearsal.run
+    if context.mlflow_run:
+        our_tags["mlflow-run"] = context.mlflow_run
     if digest:
         our_tags["image-digest"] = digest[1]
 
