@@ -45,7 +45,7 @@ IDLE_SECONDS = 60.0
 PAUSES = (1, 5, 30)
 """Seconds before further attempts; then a later command tries again."""
 DROPPED_SECONDS = 86_400
-"""Age of a mark without a run at which its submit counts as killed."""
+"""Age of a mark without a run: its submit then counts as killed."""
 
 BATCH = 500
 BATCH_BYTES = 1 << 22
@@ -61,7 +61,7 @@ MAX_ERROR = 200
 STATUSES = {"succeeded": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 Point = tuple[int, int, str]
-"""Time in ms, step and value of a point: its identity among those of its metric."""
+"""Time in ms, step and value of a point: it identifies the point in its metric."""
 
 
 class Experiment:
@@ -86,19 +86,19 @@ class Experiment:
         return self._id
 
     def runs(self, run_id: str) -> list[str]:
-        """Return the ids in MLflow of a run here, the one that counts first."""
-        found = self.client.search_runs([self.id], f"tags.`{TAG}` = '{run_id}'")
-        return sorted(run.info.run_id for run in found)
+        """Return the ids in MLflow of a run here; the first counts."""
+        matches = self.client.search_runs([self.id], f"tags.`{TAG}` = '{run_id}'")
+        return sorted(run.info.run_id for run in matches)
 
-    def one_run(self, run_id: str, known: str = "", created: float = 0) -> str:
+    def one_run(self, run_id: str, tagged: str = "", created: float = 0) -> str:
         """Return the id of the only run in MLflow; make it, or delete its doubles, if necessary.
 
-        `known`: the id that the job's tags name. Return "" if somebody has deleted that run.
+        `tagged`: the id that the job's tags name. Return "" if somebody has deleted that run.
         `created`: Unix timestamp of the submit; 0: now.
         """
-        if known and self.client.get_run(known).info.lifecycle_stage != "active":
+        if tagged and self.client.get_run(tagged).info.lifecycle_stage != "active":
             return ""
-        if not known and not self.runs(run_id):
+        if not tagged and not self.runs(run_id):
             self.client.create_run(
                 self.id,
                 start_time=int((created or time.time()) * 1000),
@@ -106,12 +106,12 @@ class Experiment:
             )
 
         doubles = self.runs(run_id)
-        kept = known or doubles[0]
+        winner = tagged or doubles[0]
         for double in doubles:
-            if double != kept:
+            if double != winner:
                 self.client.delete_run(double)
 
-        return kept
+        return winner
 
     def drop(self, mark: Mark) -> None:
         """Delete what a submit without a run has made."""
@@ -131,9 +131,9 @@ class Mirror:
         self._mark = mark
         self._run = mark.run
         self._record = RunRecord(self._run)
-        self._known = self._record.mlflow_run
+        self._tagged = self._record.mlflow_run
         created = submitted_at(self._run) / 1e9
-        self._id = experiment.one_run(self._run.run_id, self._known, created)
+        self._id = experiment.one_run(self._run.run_id, self._tagged, created)
         self._had_ended = bool(self._id) and self._client.get_run(self._id).info.end_time
         self._state = RunState(run_id=self._run.run_id)
         self._offset = 0
@@ -252,21 +252,21 @@ class Mirror:
         return self._tags.get("mlflow.parentRunId") or self._experiment.one_run(sweep)
 
     def _end(self) -> None:
-        if self._experiment.one_run(self._run.run_id, self._known) != self._id:
+        if self._experiment.one_run(self._run.run_id, self._tagged) != self._id:
             raise RuntimeError("another client has made this run, too")
 
         status = STATUSES[self._state.state]
         self._client.set_terminated(self._id, status, int(self._state.ended * 1000))
 
     def _is_complete(self) -> bool:
-        """Return whether no event is expected any more."""
+        """Return whether its last event was sent."""
         state = self._state
         has_log = not state.adopted or self._run.last_event(Cursor) is not None
         settled = state.has_ended and not may_appear(state, time.time())
         return settled and has_log and not state.log_unread
 
     def _end_sweep(self) -> None:
-        """End the run of a sweep when the server has all of its trials so far."""
+        """End the run of a sweep when the server has all its known trials."""
         sweep = self._sweep
         if sweep and not any(
             sweep_of_run(mark.path.name, [sweep]) for mark in marks(self._run.path.parents[1])
@@ -284,7 +284,7 @@ def _step(point: MetricPoint) -> int:
 
 
 def _number(value: float) -> float:
-    """Return a number that MLflow keeps as it is: infinity is its largest one."""
+    """Return a number without change by MLflow: infinity is its largest one."""
     if math.isnan(value):
         return value
 

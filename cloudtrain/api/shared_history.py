@@ -37,7 +37,7 @@ LOCK = ".lock"
 MODULE = "cloudtrain.api.mlflow_mirror"
 
 SUBMIT_SECONDS = 5.0
-"""Maximum time from the beginning of a submit until it goes on without the id."""
+"""Maximum time from the beginning of a submit until it continues without the id."""
 REQUEST_SECONDS = 10
 LOOK_SECONDS = 2.0
 """Minimum time between two looks of a client for something that the server lacks."""
@@ -59,7 +59,7 @@ _NEEDS = (
 
 _looked: dict[Path, float] = {}
 """Monotonic time of the last look, by data folder."""
-_told: set[Path] = set()
+_warned: set[Path] = set()
 """Data folders whose user knows that the history is behind."""
 
 
@@ -161,7 +161,7 @@ def _is_installed(module: str) -> bool:
 
 
 class Announcement:
-    """The run of a plan in MLflow, made by another process while the submit goes on."""
+    """The run of a plan in MLflow, made by another process during the submit."""
 
     def __init__(self, plan: Plan) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -218,8 +218,8 @@ def mirror(data_dir: Path, *, at_once: bool = False) -> None:
     _looked[data_dir] = moment
     waiting = marks(data_dir)
     errors = [error for mark in waiting if (error := mark.read().get("error"))]
-    if errors and data_dir not in _told:
-        _told.add(data_dir)
+    if errors and data_dir not in _warned:
+        _warned.add(data_dir)
         import logging  # needed only for this warning
 
         message = "the history in MLflow is behind by %s (%s); cloudtrain list sends the rest"

@@ -81,11 +81,13 @@ def answer(address: str, body: dict[str, Any] | None = None) -> bytes:
 def runs(server: str) -> dict[str, dict[str, Any]]:
     """Return the runs of the experiment by the id of the run here; each is there once."""
     api = f"{server}/api/2.0/mlflow"
-    found = json.loads(answer(f"{api}/experiments/get-by-name?experiment_name=cloudtrain") or "{}")
-    if not found:
+    experiment = json.loads(
+        answer(f"{api}/experiments/get-by-name?experiment_name=cloudtrain") or "{}"
+    )
+    if not experiment:
         return {}
 
-    ids = {"experiment_ids": [found["experiment"]["experiment_id"]], "max_results": 1000}
+    ids = {"experiment_ids": [experiment["experiment"]["experiment_id"]], "max_results": 1000}
     result: dict[str, dict[str, Any]] = {}
     for run in json.loads(answer(f"{api}/runs/search", ids)).get("runs", []):
         run["tags"] = {tag["key"]: tag["value"] for tag in run["data"]["tags"]}

@@ -32,7 +32,7 @@ class Broken(Exception):
 
 
 class Server:
-    """MLflow's client and a server that stores a point as often as it is sent."""
+    """MLflow's client and a server that stores each point again whenever it comes."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.stored: dict[str, SimpleNamespace] = {}
@@ -149,9 +149,9 @@ def test_a_client_that_has_made_the_same_run_keeps_the_same_one(home: RunStore) 
     server.stored["00"] = SimpleNamespace(**{**vars(earlier), "tags": {TAG: "a-1"}, "points": []})
     write_events(run, ENDED)
     bring(server, home)
-    (kept,) = server.active
-    assert kept is server.stored["00"]
-    assert [point.value for point in kept.points] == [1.0]
+    (winner,) = server.active
+    assert winner is server.stored["00"]
+    assert [point.value for point in winner.points] == [1.0]
 
 
 def test_numbers_and_names_that_mlflow_lacks_are_sent_in_its_own(home: RunStore) -> None:
