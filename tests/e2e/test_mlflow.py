@@ -108,6 +108,18 @@ def ended(server: str, run_id: str) -> dict[str, Any] | None:
     return run if run and run["info"]["status"] != "RUNNING" else None
 
 
+def sent_end(cli: CommandLine, server: str, run_id: str) -> dict[str, Any]:
+    """Wait until the server has the end of a run, with the help of `list`."""
+
+    def look() -> dict[str, Any] | None:
+        assert cli.run("list").code == 0
+        return ended(server, run_id)
+
+    run = eventually(look)
+    assert run is not None
+    return run
+
+
 @pytest.fixture
 def cli(tmp_path: Path) -> Iterator[CommandLine]:
     cli = CommandLine(tmp_path / "workspace")
@@ -127,7 +139,7 @@ def test_a_run_is_in_the_shared_history_once_although_the_sender_is_killed(
         kill_holder(folder / LOCK)
 
     assert cli.run("wait", "a-1").code == 0
-    run = eventually(lambda: cli.run("list").code == 0 and ended(server, "a-1"))
+    run = sent_end(cli, server, "a-1")
     assert run["info"]["status"] == "FINISHED"
     assert run["data"]["params"] == [{"key": "lr", "value": "0.1"}]
     assert points(server, run, "loss") == [(step, 1 / (step + 1)) for step in range(40)]
@@ -135,7 +147,7 @@ def test_a_run_is_in_the_shared_history_once_although_the_sender_is_killed(
     eventually(lambda: not (folder / "a-1").exists())
 
     again = cli.json("rerun", "a-1", "--fresh")["run"]
-    run = eventually(lambda: cli.run("list").code == 0 and ended(server, again))
+    run = sent_end(cli, server, again)
     assert run["tags"]["cloudtrain.rerun_of"] == "a-1"
 
 
@@ -147,7 +159,7 @@ def test_a_server_that_comes_back_gets_what_it_missed(cli: CommandLine, server: 
     assert (cli.data / FOLDER / "b-1").exists()
 
     cli.env["CLOUDTRAIN_MLFLOW_URI"] = server
-    run = eventually(lambda: cli.run("list").code == 0 and ended(server, "b-1"))
+    run = sent_end(cli, server, "b-1")
     assert len(points(server, run, "loss")) == 40
 
 
