@@ -124,6 +124,8 @@ class Declaration:
 
     Such a job sees only the GPUs of that process and ends with it.
     """
+    has_keyboard: bool = False
+    """True if a program can ask the terminal that follows its run: see `RunPaths.keyboard`."""
     package_limits: tuple[PackageLimit, ...] = ()
     """Packages of which its service takes older versions only."""
     request_name: str = ""

@@ -12,12 +12,15 @@ import click
 
 from cloudtrain.api.monitor import Update
 from cloudtrain.api.run import Run
+from cloudtrain.cli.keyboard import Keyboard, keyboard_for
 from cloudtrain.cli.next_command import rerun_elsewhere
 from cloudtrain.cli.output import command, count, print_message
 from cloudtrain.cli.terminal import bar, one_line, redraw, write_log
+from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import CloudError, CloudtrainError, StorageError
 from cloudtrain.runs.forecast import forecast, remaining_seconds, shown
 from cloudtrain.runs.logs import LogLine, position_parts
+from cloudtrain.runs.paths import RunPaths
 from cloudtrain.runs.record import terms_of
 from cloudtrain.runs.state import WAITING, RunState
 from cloudtrain.units import format_duration, format_number
@@ -67,12 +70,13 @@ def follow(
     of the commands to continue. Raise TimeoutError after `timeout` seconds.
     """
     view = View(run, output=output)
+    view.keyboard = _keyboard(run)
     try:
         for update in run.watch(tail=tail, timeout=timeout):
             view.show(update)
     except KeyboardInterrupt:
         view.clear()
-        print_message(f"\n{on or f'{run.id} keeps running'}")
+        print_message(f"\n{on or _left(view)}")
 
         if not on:
             print_message(
@@ -93,9 +97,28 @@ def follow(
             hint = _keeps_running(run, error)
 
         raise StorageError(error.message, hint=hint) from error
+    finally:
+        if view.keyboard is not None:
+            view.keyboard.close()
 
     view.finish()
     return update.state
+
+
+def _keyboard(run: Run) -> Keyboard | None:
+    """Return the terminal for the program's questions, if its provider passes them on."""
+    provider = run.cached_status().provider
+    if not declaration_of(provider).has_keyboard:
+        return None
+
+    return keyboard_for(RunPaths(run.folder.path).keyboard)
+
+
+def _left(view: View) -> str:
+    if view.keyboard is not None and view.keyboard.is_asked:
+        return f"{view.run.id} is left at its prompt: its input ends there"
+
+    return f"{view.run.id} keeps running"
 
 
 def _keeps_running(run: Run, error: CloudtrainError) -> str:
@@ -158,6 +181,7 @@ class View:
         self._activity: Activity | None = None
         self._forecast_shown = False
         self._wait_shown = False
+        self.keyboard: Keyboard | None = None
 
     def show(self, update: Update) -> None:
         """Show an update."""
@@ -180,6 +204,8 @@ class View:
                     self._line(event.phase)
                 case StopRequested():
                     self._line(f"stopping: {event.reason}")
+                case Activity() if self.keyboard is not None:
+                    self.keyboard.note(event)
 
         for line in update.lines:
             self._log(line)
@@ -189,7 +215,11 @@ class View:
         self._show_activity(update.state)
         self._show_forecast(update.state)
 
-        self.display.draw(update.state)
+        if self.keyboard is None or not self.keyboard.is_asked:
+            self.display.draw(update.state)
+        elif not update.lines and not update.events:  # lines before the question may come after it
+            self.display.clear()
+            self.keyboard.serve()
 
     def finish(self) -> None:
         """Remove the progress line, and print the number of lines of other ranks."""
@@ -219,12 +249,15 @@ class View:
 
         if line.kind:
             self._numbers(line)
-        elif not self.output:
+        elif not self.output or self._is_typed(line.text):
             return
         elif line.source == "rank 0" or (not line.source and line.text):
             self._output.append(("  ", line.text))
         elif line.source.startswith("rank "):
             self.other_lines += 1
+
+    def _is_typed(self, text: str) -> bool:
+        return self.keyboard is not None and self.keyboard.is_echo(text)
 
     def _numbers(self, line: LogLine) -> None:
         """Show metrics at a limited rate, and progress only without a progress line."""

@@ -215,6 +215,12 @@ def redraw(text: str) -> None:
     sys.stderr.flush()
 
 
+def draw_prompt(text: str) -> None:
+    """Show a program's prompt on a terminal's stderr, behind which somebody types."""
+    sys.stderr.write(f"\r\x1b[K  {one_line(text)}")
+    sys.stderr.flush()
+
+
 def redraw_lines(lines: Sequence[str], before: int) -> None:
     """Replace the last `before` lines on a terminal's stderr."""
     back = ""

@@ -6,6 +6,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
+from cloudtrain_wire.prompts import KEYBOARD_FILE
+
 
 class RunPaths(NamedTuple):
     """Paths in the folder of one run."""
@@ -60,6 +62,11 @@ class RunPaths(NamedTuple):
     def stop_file(self) -> Path:
         """Exists once a stop was requested; the supervisor checks it."""
         return self.run / "stop"
+
+    @property
+    def keyboard(self) -> Path:
+        """Named pipe with lines for a program that asks; exists while a terminal follows the run."""
+        return self.run / KEYBOARD_FILE
 
     @property
     def reserve(self) -> Path:

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from cloudtrain_job import MARKER, signed_marker
 from cloudtrain_launcher.reporting import write_lines, write_text
-from cloudtrain_wire.events import PROGRAM, RANK, Event, RankStarted, from_json, parse
+from cloudtrain_wire.events import PROGRAM, RANK, Activity, Event, RankStarted, from_json, parse
+from cloudtrain_wire.prompts import AT_PROMPT
 from cloudtrain_wire.secret_values import masker
 
 _MARKER = MARKER.encode()
@@ -85,6 +86,8 @@ class Streams:
         self._pipes: dict[int, _Pipe] = {}
         self.last_output = time.monotonic()
         """Time of the last output of a rank, by `time.monotonic()`."""
+        self.at_prompt = False
+        """Whether a rank waits for a person."""
         self._gathers = False
         for local_rank in range(processes):
             path = folder / f"rank-{local_rank}"
@@ -207,6 +210,8 @@ class Streams:
             if event is not None:
                 if isinstance(event, RankStarted):
                     pipe.label = f"rank {event.rank}"
+                elif isinstance(event, Activity):
+                    self.at_prompt = event.activity == AT_PROMPT
                 if before:
                     self._handle_line(pipe, before)
                 if event.WRITER == PROGRAM:  # before the launcher's reaction to the report

@@ -81,7 +81,7 @@ def run_torchrun(
 
         streams.pump(timeout=hang.seconds_between_checks)
         _report_failures(ranks, streams, stop)
-        if not stop.reason:
+        if not stop.reason and not streams.at_prompt:
             hang.check(streams.last_output)
 
         if stop.reason and time.monotonic() > stop.requested_monotonic + grace_seconds:

@@ -38,6 +38,7 @@ from cloudtrain_launcher.contract import (
 )
 from cloudtrain_launcher.environment import expand_placeholders
 from cloudtrain_launcher.error_details import MAX_MESSAGE_CHARS, describe, full_disk_hint, safe_str
+from cloudtrain_launcher.keyboard import keyboard_of
 from cloudtrain_launcher.stacks import write_on_request
 from cloudtrain_launcher.step_timings import report_steps
 from cloudtrain_wire.events import Error, Event, RankEnded, RankStarted
@@ -92,6 +93,7 @@ def main(parent: int) -> NoReturn:
         emit(Error(attempt=attempt, exception="exit", message=problem))
         _exit(NOT_EXECUTED)
 
+    keyboard = keyboard_of(job)
     try:
         _check_world(job)
         run(job)
@@ -109,7 +111,11 @@ def main(parent: int) -> NoReturn:
             )
     except BaseException as error:  # noqa: BLE001  (whatever ends the program is reported)
         code = 1
-        _report_error(error, attempt)
+        if keyboard is not None and keyboard.is_left_by(error):
+            message = "ended at the debugger's prompt"
+            emit(Error(attempt=attempt, exception="SystemExit", message=message))
+        else:
+            _report_error(error, attempt)
 
     if (
         code == 0

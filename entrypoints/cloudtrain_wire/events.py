@@ -209,6 +209,8 @@ class Activity(Event, type="activity"):
 
     Empty: training.
     """
+    prompt: str = ""
+    """Text of the prompt at which the program waits for a line, of that activity."""
 
 
 class Checkpoint(Event, type="checkpoint"):

@@ -18,6 +18,7 @@ from cloudtrain.providers.local import processes as liveness
 from cloudtrain.providers.rehearsal import namespace as enter
 from cloudtrain.runs import logs
 from cloudtrain.source.tree import PAYLOAD_FOLDER
+from cloudtrain_launcher import keyboard
 from cloudtrain_launcher.platforms import sagemaker as sagemaker_context
 from cloudtrain_wire import events
 from tests.repo.tools import ROOT
@@ -73,6 +74,7 @@ def test_client_and_job_agree_on_the_words_they_share() -> None:
     }
     assert f'"{children.SUPERVISOR_PID}"' in launch
     assert f"\nSTOPPED = {children.STOPPED}\n" in launch
+    assert keyboard.RUN_DIR == liveness.RUN_DIR_VARIABLE
     assert liveness.RUN_DIR_VARIABLE.startswith("CLOUDTRAIN_")
 
 

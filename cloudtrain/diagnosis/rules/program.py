@@ -90,10 +90,11 @@ PROGRAM = (
     Rule(
         name="no-keyboard",
         patterns=(r"\bBdbQuit\b", r"EOFError: EOF when reading a line"),
-        cause="the program waits for a keyboard, and a job has none",
+        cause="the program waits for a keyboard, and this job has none",
         remedy=(
-            "for breakpoint(), run the program alone in a terminal (torchrun --nproc-per-node 1),"
-            " or attach a debugger to the job (docs/guides/debug.md); replace input() by arguments"
+            "a program asks in the terminal that follows it, if it is the one process of a local"
+            " run without restarts: --provider local --processes 1; elsewhere attach a debugger"
+            " (docs/guides/debug.md), and replace input() by arguments"
         ),
         source="docs/guides/debug.md",
     ),

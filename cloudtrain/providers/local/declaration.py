@@ -11,6 +11,7 @@ DECLARATION = Declaration(
     input_schemes=("",),
     input_example="./data",
     publishes=True,
+    has_keyboard=True,
     runs_on_lent_machines=True,
     secret_stores={"env": "NAME"},
 )
