@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from cloudtrain.api import jobs
+from cloudtrain.api.notification import expected, refusals
 from cloudtrain.api.preflight import preflight
 from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.checkup import Check, Question
@@ -58,6 +59,7 @@ def doctor(
         place = declaration.label
 
     yield here, data_folder_check(plan)
+    yield from ((here, check) for check in receiver_checks(Path(plan.context.data_dir)))
     is_built = plan.host.image is not None and plan.host.image.recipe is not None
     if plan.provider == MACHINE or (declaration.is_remote and is_built):
         yield here, engine_check()
@@ -72,6 +74,24 @@ def doctor(
 
     for check in platform_checks(plan):
         yield place, check
+
+
+def receiver_checks(data_dir: Path) -> Iterator[Check]:
+    """Yield a wrong check for each receiver that did not take its last messages, and why."""
+    answers: dict[str, str] = {}
+    for name in sorted(expected(data_dir)):
+        for line in refusals(data_dir, name):
+            key, _, why = line.partition(": ")
+            answers[key] = f"no, at the end of {name}: {why}"
+
+    for key, answer in answers.items():
+        yield Check(
+            name="message",
+            question=f"does notify.{key} take the messages of ended runs",
+            answer=answer,
+            verdict="wrong",
+            fix=f"correct notify.{key} of your settings; cloudtrain status RUN sends it again",
+        )
 
 
 def _plan(

@@ -1,9 +1,10 @@
-"""Message to the submitter when a run has ended: by a command, or to a webhook.
+"""Message to the submitter when a run or a sweep has ended: by a command, or to a webhook.
 
 A submit leaves a mark in the data folder. The first command here that sees the end starts a process
 that sends the message and then removes the mark, so that it is sent at least once, and no command
 waits for a receiver. The mark names the receivers that took the message: another one that is gone
-does not make it come to them again.
+does not make it come to them again. It also has the answer of each receiver that did not take it.
+A sweep's driver does the same for the folder of its sweep, and none for its trials.
 """
 
 from __future__ import annotations
@@ -58,8 +59,23 @@ def expected(data_dir: Path) -> frozenset[str]:
         return frozenset()
 
 
-def send_in_background(run: RunFolder) -> None:
-    """Start the process that tells the end of a run, if that is still to be done."""
+def refusals(data_dir: Path, name: str) -> list[str]:
+    """Return `slack: HTTP Error 404: Not Found` of each receiver that did not take a message yet.
+
+    `name`: id of the run or sweep.
+    """
+    with suppress(OSError):
+        lines = read_regular_text(data_dir / FOLDER / name).splitlines()
+        return [line for line in lines if line not in RECEIVERS]
+
+    return []
+
+
+def send_in_background(run: RunFolder, module: str = __name__) -> None:
+    """Start the process that tells the end of a run, if that is still to be done.
+
+    `module`: the program that does it; another one for the folder of a sweep.
+    """
     if not _mark(run).exists():
         return
 
@@ -67,7 +83,7 @@ def send_in_background(run: RunFolder) -> None:
 
     with suppress(OSError):
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "cloudtrain.api.notification", str(run.path)],
+            [sys.executable, "-P", "-m", module, str(run.path)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -76,11 +92,14 @@ def send_in_background(run: RunFolder) -> None:
         reap_in_background(process)
 
 
-def send(run: RunFolder) -> bool:
-    """Tell the end of a run, in several attempts. Return whether all receivers took it."""
+def send(run: RunFolder, document: Mapping[str, Any] | None = None) -> bool:
+    """Tell the end of a run, in several attempts. Return whether all receivers took it.
+
+    `document`: the message; None: `message_of` this run.
+    """
     mark = _mark(run)
-    lock = acquire(mark, wait=False)
-    if lock is None:  # another process does it
+    lock = acquire(mark, wait=False) if mark.exists() else None
+    if lock is None:  # nobody wants it, or another process does it
         return False
 
     try:
@@ -89,7 +108,9 @@ def send(run: RunFolder) -> bool:
         with suppress(StorageError):
             _ = RunRecord(run).spec  # its secrets are masked from now on
 
-        document = message_of(fold(run.run_id, run.each_event()))
+        if document is None:
+            document = message_of(fold(run.run_id, run.each_event()))
+
         for pause in PAUSES:
             time.sleep(pause)
             if _deliver(mark, settings, document):
@@ -105,7 +126,15 @@ def message_of(state: RunState) -> dict[str, Any]:
     reason = masker.mask_text(explain(state).partition("\n")[0])[:MAX_REASON]
     usd = state.billing.usd if state.billing else None
     link = str((state.ref or {}).get("url") or "")
-    parts = [f"{state.name} ({state.run_id}) {state.state}"]
+    document = message(state.run_id, state.name, state.state, reason=reason, usd=usd, link=link)
+    return {"run": state.run_id, **document}
+
+
+def message(
+    name_id: str, name: str, state: str, *, reason: str, usd: float | None, link: str = ""
+) -> dict[str, Any]:
+    """Return the parts of a message without the kind of its id, and the sentence in `text`."""
+    parts = [f"{name} ({name_id}) {state}"]
     if reason:
         parts[0] += f": {reason}"
     if usd is not None:
@@ -114,9 +143,8 @@ def message_of(state: RunState) -> dict[str, Any]:
         parts.append(link)
 
     return {
-        "run": state.run_id,
-        "name": state.name,
-        "state": state.state,
+        "name": name,
+        "state": state,
         "reason": reason,
         "usd": usd,
         "link": link,
@@ -128,27 +156,38 @@ def _deliver(mark: Path, settings: Settings, document: Mapping[str, Any]) -> boo
     """Give a message to every receiver that did not take it yet. Return whether all took it."""
     from http.client import HTTPException  # slow to import
 
-    missing = [key for key in RECEIVERS if settings.get(f"notify.{key}")]
-    with suppress(OSError):
-        taken = read_regular_text(mark).split()
-        missing = [key for key in missing if key not in taken]
-        if time.time() - mark.stat().st_mtime > MAX_AGE_SECONDS:
-            missing = []
+    noted_at = mark.stat().st_mtime
+    taken = [line for line in read_regular_text(mark).splitlines() if line in RECEIVERS]
+    missing = [key for key in RECEIVERS if settings.get(f"notify.{key}") and key not in taken]
+    if time.time() - noted_at > MAX_AGE_SECONDS:
+        missing = []
 
-    refused = False
+    refused = []
     for key in missing:
         try:
             _give(key, str(settings[f"notify.{key}"]), document)
-        except (OSError, ValueError, HTTPException, subprocess.SubprocessError):
-            refused = True
+        except (OSError, ValueError, HTTPException, subprocess.SubprocessError) as error:
+            refused.append(f"{key}: {_why(error)}")
         else:
-            with mark.open("a") as file:
-                file.write(f"{key}\n")
+            taken.append(key)
+
+        mark.write_text("".join(f"{line}\n" for line in (*taken, *refused)))
+        os.utime(mark, (noted_at, noted_at))
 
     if not refused:
         mark.unlink(missing_ok=True)
 
     return not refused
+
+
+def _why(error: Exception) -> str:
+    """Return why a receiver did not take a message, in one line."""
+    if isinstance(error, subprocess.CalledProcessError):
+        return f"it exited with {error.returncode}"
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"no answer in {TIMEOUT_SECONDS} s"
+
+    return masker.mask_text(" ".join(str(error).split()))[:MAX_REASON]
 
 
 def _give(key: str, value: str, document: Mapping[str, Any]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from cloudtrain.api.lookup import runs_going_on
+from cloudtrain.api.notification import refusals
 from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen
 from cloudtrain.cli.follow import activity_text
@@ -94,7 +96,8 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
         f"{target.id}  {colour_state(state.state)}  {size}, {one_line(state.provider + as_what)}"
     )
 
-    for name, text in _status_rows(target, state):
+    rows = [*_status_rows(target, state), *_not_told(target.folder.path)]
+    for name, text in rows:
         print_prose(f"  {name:<11} {indented(text, 14)}")
 
     if target.unstored:
@@ -103,6 +106,12 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
     if failure is not None:
         print_message("that is what was last seen; asking again failed:")
         raise failure
+
+
+def _not_told(folder: Path) -> list[tuple[str, str]]:
+    """Return a row for each receiver that did not take the message of the end."""
+    refused = refusals(folder.parents[1], folder.name)
+    return [("not told", f"{one_line(line)}; it is asked again now") for line in refused]
 
 
 def _print_sweep(sweep: Sweep, as_json: bool) -> None:
@@ -127,6 +136,8 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
         print_output(trial_table(state))
     if state.why_ended:
         print_output(f"  ended    {one_line(state.why_ended)}")
+    for name, text in _not_told(sweep.folder.path):
+        print_output(f"  {name} {text}")
     if driven:
         print_message(f"{command('attach', sweep.id)} continues it")
 

@@ -11,6 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cloudtrain.api.notification import send_in_background
 from cloudtrain.api.run import Run
 from cloudtrain.errors import RunNotFound, StorageError, UsageError, did_you_mean
 from cloudtrain.providers.local.processes import reap_in_background
@@ -30,6 +31,8 @@ POLL_SECONDS = 0.2
 DRIVER_START_SECONDS = 20
 """Time for a driver to lock the sweep; after that its start has failed."""
 DRIVER_LOG = "driver.log"
+DRIVER = "cloudtrain.sweeps.background"
+"""Program that drives a sweep, and tells its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Sweep:
         self._journal = SweepJournal(folder, SweepState.new(self.definition))
         self._has_begun = False
         """True if a driver was started from here, which may then be replaced."""
+        self._has_told = False
 
     def __repr__(self) -> str:
         return f"<Sweep {self.id}: {self._journal.state.state}>"
@@ -63,6 +67,10 @@ class Sweep:
     def status(self) -> SweepState:
         """Return the current state. Raise StorageError if the journal cannot be read."""
         self._journal.read()
+        if self.has_ended and not self._has_told:
+            self._has_told = True
+            send_in_background(RunFolder(self.folder.path), DRIVER)
+
         return self._journal.state
 
     @property
@@ -82,7 +90,7 @@ class Sweep:
         with storing(log), open(log, "ab", opener=private_opener) as file:
             offset = file.tell()
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "cloudtrain.sweeps.background", str(self.folder.path)],
+                [sys.executable, "-P", "-m", DRIVER, str(self.folder.path)],
                 cwd=self.folder.path,
                 stdin=subprocess.DEVNULL,
                 stdout=file,

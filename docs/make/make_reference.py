@@ -174,8 +174,8 @@ it was planned with: a rerun does not read them anew.
 
 ## A message when a run has ended
 
-The table `[notify]` of your own file names who is told of the end of each run that you submit, but not of a
-sweep's trials:
+The table `[notify]` of your own file names who is told of the end of each run and of each sweep that you start, but not
+of a sweep's trials:
 
 ```toml
 [notify]
@@ -187,7 +187,8 @@ webhook = "env:HOOK_URL"             # a webhook that gets the JSON
 The message has the name, verdict, cost and link of the run, and no traceback. The first command on this machine
 that sees the end sends it in the background: `submit`, `attach` and `wait` at once, `list` and `status` later;
 for a detached job let `cloudtrain wait RUN` run. A receiver that does not answer delays nothing, and is tried
-again by the next of these commands, so that a message may come twice.
+again by the next of these commands, so that a message may come twice. A sweep's driver tells its end, and
+`status SWEEP` tries again. `status` and `doctor` show a receiver that did not take a message, and its answer.
 
 ## Limits of the organization
 
