@@ -169,6 +169,12 @@ class Plan:
         """Errors and warnings by rules, tables and disk, errors first. Found once."""
         return tuple(sorted(self.checker(self), key=lambda issue: not issue.is_error))
 
+    def _repr_html_(self) -> str:
+        """Return a table of its main decisions for notebooks."""
+        from cloudtrain.planning.plan_table import plan_table  # rarely needed
+
+        return plan_table(self)
+
     @property
     def provider(self) -> str:
         """Name of the provider that runs it."""

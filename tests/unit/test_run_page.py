@@ -20,6 +20,7 @@ from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
 from cloudtrain_wire import events
 from cloudtrain_wire.events import Event
+from tests.golden.cases import plan_of
 from tests.support.in_process import call
 from tests.support.page_checks import Browser, looks, parsed
 from tests.support.samples import BORN, born, fold_json, write_events
@@ -277,6 +278,16 @@ def test_a_notebook_shows_a_run_as_its_card_or_why_it_cannot_be_read(tmp_path: P
     html = Run(folder)._repr_html_()
     assert html.startswith("&lt;Run a-1:")
     assert "events.jsonl" in html
+
+
+def test_a_notebook_shows_a_plan_as_a_table() -> None:
+    job = "name: digits\nresources: {instance: {aws: ml.g5.xlarge}}\ninputs: {a: 's3://b/<script>&'}\n"
+    html = plan_of("aws", job)._repr_html_()
+    tags = Tags(html)
+    assert (tags.open, tags.seen) == ([], {"table", "caption", "tr", "th", "td"})
+    assert '<td style="text-align:left">1 x ml.g5.xlarge</td>' in html
+    assert "s3://b/&lt;script&gt;&amp;" in html
+    assert "at most " in html
 
 
 def test_what_others_have_written_is_escaped() -> None:
