@@ -244,11 +244,13 @@ def waits_for_data() -> bool:
 
 def end_step(phase: str) -> None:
     """End the training step that computes, if there is one; report if due; start a phase."""
-    if _timer.phase == "compute":
-        _timer.step_done()
-        if _timer.due():
-            emit("step_times", **_timer.take())
-    _timer.enter(phase)
+    if _timer.phase != "compute":
+        _timer.enter(phase)
+        return
+
+    _timer.step_done(phase)
+    if _timer.due():
+        emit("step_times", **_timer.take())
 
 
 def _run_delay() -> float | None:
@@ -285,7 +287,10 @@ class StepTimer:
         self._began = self.reported = self._since = self._looked = 0.0
         self._total = self._looks = 0
         self._waited = 0.0
+        self._unseen = 0
+        """Steps since the last read of DDP's measurements."""
         self._logger: Any = None
+        self._set_rate: Callable[[int], None] | None = None
         self._delayed: float | None = None
 
     def start(self) -> None:
@@ -310,19 +315,22 @@ class StepTimer:
     def watch(self, ddp: Any) -> None:
         """Read this model's communication waits; None: unknown.
 
-        On a GPU torch measures a few: the first ten, then each hundredth (reducer_timer.hpp).
+        Torch measures a few: the first ten, then each hundredth (reducer_timer.hpp), on a CPU here
+        one in `LOOK_SECONDS`.
         """
         self._logger = getattr(ddp, "logger", None)
+        self._set_rate = None
         if self._logger is not None and getattr(ddp, "device_type", "") == "cpu":
-            ddp._set_ddp_runtime_logging_sample_rate(1)
+            self._set_rate = ddp._set_ddp_runtime_logging_sample_rate
         if self._logger is not None:
             sent = [p for p in ddp.parameters() if p.requires_grad]
             self.message_bytes = sum(p.numel() * p.element_size() for p in sent)
 
-    def step_done(self) -> None:
-        """End a step."""
-        self.enter("other")
+    def step_done(self, phase: str = "other") -> None:
+        """End a step, and start another phase."""
+        self.enter(phase)
         self.steps += 1
+        self._unseen += 1
         if self._logger is not None and self._since - self._looked >= self.LOOK_SECONDS:
             nanoseconds = self._logger._get_ddp_logging_data().ints_map
             waited = nanoseconds.get("backward_comm_time", 0)
@@ -330,6 +338,10 @@ class StepTimer:
             self._waited += max(0, waited) / 1e9
             self._looks += 1
             self._looked = self._since
+            if self._set_rate is not None:
+                self._set_rate(self._unseen)
+
+            self._unseen = 0
 
     def due(self) -> bool:
         """Return whether a report is due: at the first step, then after 0.5 s, later a minute."""
