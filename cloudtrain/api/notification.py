@@ -208,7 +208,7 @@ def _post(reference: str, body: bytes) -> None:
 
     address = os.environ.get(reference.removeprefix("env:"), "")
     if not address.startswith(("https://", "http://")):
-        raise ValueError(f"{reference} has no address")
+        raise ValueError(f"{reference} is not set to an address")
 
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(address, body, headers)

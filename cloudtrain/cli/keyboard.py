@@ -16,7 +16,7 @@ MAX_LINE_BYTES = 1 << 16
 
 
 class Keyboard:
-    """The named pipe to a program, and what it asks. `pipe`: the last client that opens it answers."""
+    """The named pipe to a program, and its open question. `pipe`: the last client that opens it answers."""
 
     def __init__(self, pipe: Path) -> None:
         self._pipe = pipe
@@ -30,7 +30,7 @@ class Keyboard:
 
     @property
     def is_asked(self) -> bool:
-        """Whether the program waits for a line."""
+        """True while the program waits for a line."""
         return self._prompt is not None
 
     def note(self, event: Activity) -> None:

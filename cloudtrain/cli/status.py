@@ -111,7 +111,7 @@ def status_command(folder: str | None, /, run: str | None, as_json: bool) -> Non
 def _not_told(folder: Path) -> list[tuple[str, str]]:
     """Return a row for each receiver that did not take the message of the end."""
     refused = refusals(folder.parents[1], folder.name)
-    return [("not told", f"{one_line(line)}; it is asked again now") for line in refused]
+    return [("not told", f"{one_line(line)}; cloudtrain tries again now") for line in refused]
 
 
 def _print_sweep(sweep: Sweep, as_json: bool) -> None:

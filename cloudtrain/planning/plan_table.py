@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def plan_table(plan: Plan) -> str:
-    """Return the main decisions of a plan, and what is wrong with it, with escaped texts."""
+    """Return the main decisions of a plan and its issues, with escaped texts."""
     rows = (
         f'<tr><th style="text-align:left">{escape(name)}</th>'
         f'<td style="text-align:left">{escape(text)}</td></tr>'

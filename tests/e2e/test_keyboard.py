@@ -43,7 +43,7 @@ class Terminal:
         os.write(self._test_end, text.encode())
 
     def wait_for(self, text: str, *, times: int = 1) -> None:
-        """Wait until the screen has had a text so often."""
+        """Wait until the screen has had a text that many times."""
         eventually(lambda: self._read().count(text) >= times or self._fail_at_end(text))
 
     def end(self) -> int:

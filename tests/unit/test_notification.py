@@ -56,7 +56,7 @@ def told_by(run: RunFolder, monkeypatch: pytest.MonkeyPatch, **values: str) -> b
 
 
 def without_processes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Let no process start; return the list of what was to be started."""
+    """Let no process start; return the words of each."""
     started: list[list[str]] = []
 
     def start(words: list[str], **_: Any) -> None:
@@ -157,7 +157,7 @@ def test_status_and_doctor_show_a_receiver_that_does_not_take_it(
     assert refusals(home.data_dir, "a-1") == [
         "command: it exited with 1",
         "webhook: HTTP Error 404: Not Found",
-        "slack: env:GONE has no address",
+        "slack: env:GONE is not set to an address",
     ]
     monkeypatch.setattr(notification, "send_in_background", lambda _: None)
     assert "not told    webhook: HTTP Error 404" in call("status", "a-1").out
