@@ -113,32 +113,24 @@ def totals(rows: Sequence[Mapping[str, Any]], by: str = "") -> list[dict[str, An
     `usd` is the known sum; `unknown` counts ended runs whose cost is not known.
     `cap_usd` is None if the cap of a running one is unknown.
     """
-    groups: dict[str, list[Mapping[str, Any]]] = {"": []} if not by else {}
+    key = {"job": "name"}.get(by, by)
+    groups: dict[str, list[Mapping[str, Any]]] = {} if by else {"": []}
     for row in rows:
-        groups.setdefault(_group(row, by), []).append(row)
+        month = datetime.fromtimestamp(row["created"], UTC).strftime("%Y-%m")
+        value = {**row, "month": month, "": ""}[key]
+        groups.setdefault(str(value or "unknown") if by else "", []).append(row)
 
     sums = []
     for group, members in sorted(groups.items()):
         running = [row for row in members if row["state"] not in ENDED]
+        caps = [row["cap_usd"] for row in running]
         total: dict[str, Any] = {"group": group, "runs": len(members)}
         for field in ("billed_seconds", "usd", "usd_so_far"):
             total[field] = round(sum(row[field] or 0.0 for row in members), 4)
 
         total["unknown"] = sum(row["usd"] is None for row in members) - len(running)
         total["running"] = len(running)
-        total["cap_usd"] = None
-        if all(row["cap_usd"] is not None for row in running):
-            total["cap_usd"] = sum(row["cap_usd"] for row in running)
-
+        total["cap_usd"] = None if None in caps else sum(caps)
         sums.append(total)
 
     return sums
-
-
-def _group(row: Mapping[str, Any], by: str) -> str:
-    if by == "month":
-        return datetime.fromtimestamp(row["created"], UTC).strftime("%Y-%m")
-    if by == "job":
-        by = "name"
-
-    return str(row.get(by) or "unknown") if by else ""

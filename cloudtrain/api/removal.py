@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.runs.files import bytes_of, make_private_folder, storing
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import PLAN, RunFolder
-from cloudtrain.runs.in_use import claim
+from cloudtrain.runs.in_use import claimed
 from cloudtrain.runs.state import ENDED
 from cloudtrain.runs.store import (
     SWEEPS,
@@ -45,7 +45,7 @@ from cloudtrain_wire.environments import COMPLETE
 DAY = 86_400
 
 REMOVED = ".removed"
-"""Folder beside what is being deleted."""
+"""Folder with what is being deleted."""
 
 _KINDS = {"runs": "run", SWEEPS: "sweep", "sources": "source"}
 """Kind of a thing by its folder."""
@@ -53,10 +53,9 @@ _KINDS = {"runs": "run", SWEEPS: "sweep", "sources": "source"}
 
 @dataclass(frozen=True, slots=True)
 class Removable:
-    """Run, sweep, source, or all environments, with its size."""
+    """Run, sweep, source, or all environments."""
 
     path: Path
-    bytes: int = 0
 
     @property
     def name(self) -> str:
@@ -67,6 +66,11 @@ class Removable:
     def kind(self) -> str:
         """`run`, `sweep`, `source` or `environments`."""
         return _KINDS.get(self.path.parent.name, "environments")
+
+    @property
+    def bytes(self) -> int:
+        """Size of what is there now."""
+        return bytes_of(self.path)
 
 
 class Removal:
@@ -81,7 +85,8 @@ class Removal:
         going = self._sweeps.intersection(names)
         runs = []
         self._plans: dict[str, bytes] = {}
-        for folder in self._folders():
+        folders = [store.runs_dir / run for run in store.ids()]
+        for folder in (*folders, *(store.data_dir / SWEEPS / sweep for sweep in self._sweeps)):
             if folder.name in names or sweep_of_run(folder.name, going):
                 runs.append(folder)
             else:
@@ -92,59 +97,57 @@ class Removal:
         self.things = [Removable(run) for run in runs]
         self._going = {run.name for run in runs}
 
-    def _folders(self) -> Iterator[Path]:
-        """Yield the folders of all runs and sweeps."""
-        for run in self._store.ids():
-            yield self._store.runs_dir / run
-        for sweep in self._sweeps:
-            yield self._store.data_dir / SWEEPS / sweep
-
     def _named_by(self, text: str) -> str:
         """Return a run or sweep that stays and names this text in its plan, or ""."""
         return next((name for name, plan in self._plans.items() if text.encode() in plan), "")
 
     def why_not(self, thing: Removable) -> str:
-        """Return why a thing has to stay; empty if it may go."""
+        """Return why a thing has to stay; empty if it may go, unless a process uses it."""
+        name = thing.name
         if not thing.path.resolve().is_relative_to(self._store.data_dir.resolve()):
             return f"a link leads out of {self._store.data_dir}"
         if thing.kind == "source":
-            digest = thing.name.strip(".").partition(".")[0]
+            digest = name.strip(".").partition(".")[0]
             return _used_lately(thing.path.with_name(digest + USED)) or self._named_by(digest)
         if thing.kind == "environments":
             goes_on = (run for run in summaries(self._store) if run["state"] not in ENDED)
             return str(next(goes_on, {"run": ""})["run"])
-        if owner := self._named_by(f"runs/{thing.name}/"):
+        if owner := self._named_by(f"runs/{name}/"):
             return f"{owner} continues from it"
-        if thing.kind == "run" and (reason := self._why_run_stays(thing)):
-            return reason
+        if thing.kind == "sweep":
+            return ""
 
-        with storing(thing.path):
-            lock = claim(thing.path)
-
-        if lock is None:
-            return "another process uses it"
-
-        lock.release()
-        return ""
-
-    def _why_run_stays(self, thing: Removable) -> str:
-        state = fold(thing.name, RunFolder(thing.path).each_event())
-        sweep = sweep_of_run(thing.name, self._sweeps)
+        state = fold(name, RunFolder(thing.path).each_event())
+        sweep = sweep_of_run(name, self._sweeps)
         now = time.time()
-        if not state.created:
-            return "its events do not tell whether it runs"
-        if not state.has_ended:
-            return f"it is {state.state}; cloudtrain stop {thing.name}"
-        if may_start_late(state, now):
-            return "its job may still appear"
-        if state.kept_until > now:
-            return f"its machines are kept; cloudtrain stop --release {thing.name}"
-        if thing.name in self._store.runs_to_clean_up() | expected(self._store.data_dir):
-            return f"its end is not settled; cloudtrain status {thing.name}"
-        if sweep and sweep not in self._going:
-            return f"it is a trial of {sweep}; cloudtrain rm {sweep}"
+        unsettled = self._store.runs_to_clean_up() | expected(self._store.data_dir)
+        reasons = {
+            "its events do not tell whether it runs": not state.created,
+            f"it is {state.state}; cloudtrain stop {name}": not state.has_ended,
+            "its job may still appear": may_start_late(state, now),
+            f"its machines are kept; cloudtrain stop --release {name}": state.kept_until > now,
+            f"its end is not settled; cloudtrain status {name}": name in unsettled,
+            f"it is a trial of {sweep}; cloudtrain rm {sweep}": sweep not in {"", *self._going},
+        }
+        return next((reason for reason, holds in reasons.items() if holds), "")
 
-        return ""
+
+def _used_lately(mark: Path) -> str:
+    """Return why a source stays that a submit has used, whose run may not exist yet, or ""."""
+    with suppress(OSError):
+        if mark.lstat().st_mtime > time.time() - DAY:
+            return "a submit has just used it"
+
+    return ""
+
+
+def _why_not(removal: Removal, thing: Removable) -> str:
+    """Return why a thing has to stay; empty if it may go now."""
+    if reason := removal.why_not(thing):
+        return reason
+
+    with claimed(thing.path) as is_free:
+        return "" if is_free else "another process uses it"
 
 
 def removable(
@@ -153,13 +156,13 @@ def removable(
     """Return these runs and sweeps, and the trials of the sweeps. Raise UsageError for one in use."""
     removal = Removal(store, names)
     for thing in removal.things:
-        reason = removal.why_not(thing)
+        reason = _why_not(removal, thing)
         if thing.name in unended_sweeps:
             reason = f"it has not ended; cloudtrain stop {thing.name}"
         if reason:
             raise UsageError(f"{thing.name} is in use: {reason}", hint="nothing was removed")
 
-    return _measured(removal.things)
+    return removal.things
 
 
 def prunable(
@@ -180,15 +183,14 @@ def prunable(
     going = set(_old(store, runs, before, keep)) - set(unended_sweeps)
     while True:
         removal = Removal(store, going)
-        staying = {thing.name for thing in removal.things if removal.why_not(thing)}
+        staying = {thing.name for thing in removal.things if _why_not(removal, thing)}
         if not staying:
             break
 
         going -= {sweep_of_run(name, going) or name for name in staying}
 
-    unneeded = [Removable(path) for path in _unneeded(store.data_dir, before)]
-    unneeded = [thing for thing in unneeded if not removal.why_not(thing)]
-    return _measured([*removal.things, *unneeded])
+    unneeded = map(Removable, _unneeded(store.data_dir, before))
+    return [*removal.things, *(thing for thing in unneeded if not _why_not(removal, thing))]
 
 
 def _old(
@@ -196,28 +198,27 @@ def _old(
 ) -> Iterator[str]:
     """Yield the ids of single runs and sweeps that ended before a time, except the newest."""
     sweeps = sweep_ids(store.data_dir)
-    members: dict[str, list[Mapping[str, Any]]] = {}
-    for run in runs:
-        members.setdefault(sweep_of_run(run["run"], sweeps) or run["run"], []).append(run)
+    recent = set()
+    newer: dict[str, list[str]] = {}
+    for run in runs:  # newest first
+        name = sweep_of_run(run["run"], sweeps) or run["run"]
+        of_job = newer.setdefault(run["name"], [])
+        if name not in of_job:
+            of_job.append(name)
+        if run["state"] not in ENDED or (run["ended"] or 0) >= before:
+            recent.add(name)
 
-    newer: dict[str, int] = {}
-    for name, parts in members.items():  # newest first
-        job = parts[0]["name"]
-        newer[job] = newer.get(job, 0) + 1
-        have_ended = all(run["state"] in ENDED and (run["ended"] or 0) < before for run in parts)
-        if have_ended and newer[job] > keep:
-            yield name
+    for names in newer.values():
+        yield from (name for name in names[keep:] if name not in recent)
 
 
 def _unneeded(data_dir: Path, before: float) -> Iterator[Path]:
     """Yield sources and environments that were made before a time, links excepted."""
     sources = data_dir / "sources"
-    if not sources.is_symlink():
-        for path in sources.glob("*.*"):
-            # A submit may not have written the plan of a new one yet.
-            is_old = path.lstat().st_mtime < min(before, time.time() - DAY)
-            if is_old and path.name != REMOVED:
-                yield path
+    for path in () if sources.is_symlink() else sources.glob("*.*"):
+        # A submit may not have written the plan of a new one yet.
+        if path.lstat().st_mtime < min(before, time.time() - DAY):
+            yield path
 
     packages = data_dir / "packages"
     complete = (*packages.glob(f"*/{COMPLETE}"), *packages.glob(f"images/*/*/{COMPLETE}"))
@@ -226,97 +227,55 @@ def _unneeded(data_dir: Path, before: float) -> Iterator[Path]:
         yield packages
 
 
-def _used_lately(mark: Path) -> str:
-    """Return why a source stays that a submit has used, whose run may not exist yet, or ""."""
-    with suppress(OSError):
-        if mark.lstat().st_mtime > time.time() - DAY:
-            return "a submit has just used it"
-
-    return ""
-
-
-def _measured(things: Sequence[Removable]) -> list[Removable]:
-    return [replace(thing, bytes=bytes_of(thing.path)) for thing in things]
-
-
 def remove(store: RunStore, things: Sequence[Removable]) -> list[Removable]:
     """Remove these things and return the removed ones. What is used by now stays.
 
     Raise StorageError if the disk refuses; what was removed before stays removed.
     """
+    removed = []
     with store.unchanged(alone=True):
-        names = [thing.name for thing in things if thing.kind in ("run", "sweep")]
-        removal = Removal(store, names)
-        removed = [thing for thing in things if not removal.why_not(thing) and _take(store, thing)]
+        removal = Removal(store, [thing.name for thing in things])
+        for thing in things:
+            if not thing.path.exists() or removal.why_not(thing):
+                continue
 
-    _delete(store.data_dir)
+            with claimed(thing.path) as is_free, storing(thing.path):
+                if is_free:
+                    _take(store.data_dir, thing)
+                    removed.append(thing)
+
+    _delete(store.data_dir / REMOVED)
     return removed
 
 
-def _take(store: RunStore, thing: Removable) -> bool:
-    """Move a thing aside, a run with its tombstone. Return False if it is used, or gone."""
-    if not thing.path.exists():
-        return False
-    if thing.path.is_file():
-        return _move_aside(thing.path)
+def _take(data_dir: Path, thing: Removable) -> None:
+    """Move a thing aside, a run with its tombstone: its end, its tags and its cost."""
+    if thing.kind == "run":
+        folder = RunFolder(thing.path)
+        summary = summary_of(fold(thing.name, folder.each_event()))
+        line = {field: summary[field] for field in ("reason", "ended", "tags")}
+        now = time.time()
+        line |= {**cost_of(folder, summary, now), "bytes": thing.bytes, "removed": now}
+        bury(data_dir, line)
+        (data_dir / FOLDER / thing.name).unlink(missing_ok=True)
 
-    with storing(thing.path):
-        lock = claim(thing.path)
-
-    if lock is None:
-        return False
-
-    try:
-        if thing.kind == "run":
-            bury(store.data_dir, _tombstone(thing))
-            (store.data_dir / FOLDER / thing.name).unlink(missing_ok=True)
-
-        if sys.platform != "win32":  # which moves no folder with an open file
-            return _move_aside(thing.path)
-    finally:
-        lock.release()
-
-    return _move_aside(thing.path)
+    make_private_folder(data_dir / REMOVED)
+    thing.path.rename(data_dir / REMOVED / f"{thing.name}.{os.urandom(4).hex()}")
 
 
-def _tombstone(thing: Removable) -> dict[str, Any]:
-    """Return what is kept of a run: its end, its tags and its cost."""
-    folder = RunFolder(thing.path)
-    summary = summary_of(fold(thing.name, folder.each_event()))
-    fields = {field: summary[field] for field in ("reason", "ended", "tags")}
-    now = time.time()
-    return {**fields, **cost_of(folder, summary, now), "bytes": thing.bytes, "removed": now}
-
-
-def _move_aside(path: Path) -> bool:
-    target = path.parent / REMOVED / f"{path.name}.{os.urandom(4).hex()}"
-    with storing(path):
-        make_private_folder(target.parent)
-        path.rename(target)
-
-    return True
-
-
-def _delete(data_dir: Path) -> None:
+def _delete(folder: Path) -> None:
     """Delete what was moved aside, by a removal that was killed, too. Links are not followed."""
     failed = []
-    for parent in (data_dir, *(data_dir / name for name in _KINDS)):
-        folder = parent / REMOVED
-        if not folder.is_dir() or not folder.resolve().is_relative_to(data_dir.resolve()):
-            continue
+    for path in folder.glob("*"):
+        if path.is_dir() and not path.is_symlink():
+            _make_writable(path)
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                path.unlink()
 
-        for path in folder.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-                if path.exists():
-                    _make_writable(path)
-                    shutil.rmtree(path, ignore_errors=True)
-            else:
-                with suppress(OSError):
-                    path.unlink()
-
-            if os.path.lexists(path):
-                failed.append(str(path))
+        if os.path.lexists(path):
+            failed.append(str(path))
 
     if failed:
         raise StorageError(

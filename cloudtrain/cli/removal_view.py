@@ -24,24 +24,28 @@ def carry_out(
     store: RunStore, things: Sequence[Removable], *, yes: bool, dry_run: bool, as_json: bool
 ) -> None:
     """Show what goes, ask, and remove it. Raise UsageError without a yes."""
-    total = f"{count(len(things), 'thing')}, {format_size(sum(thing.bytes for thing in things))}"
-    removed: Sequence[Removable] = []
+    sizes = [thing.bytes for thing in things]
+    total = f"{count(len(things), 'thing')}, {format_size(sum(sizes))}"
     if not as_json:
-        rows = [(thing.name, thing.kind, format_size(thing.bytes)) for thing in things]
+        rows = [
+            (thing.name, thing.kind, format_size(size))
+            for thing, size in zip(things, sizes, strict=True)
+        ]
         print_output(table(rows, ("NAME", "KIND", "SIZE")))
 
+    removed: Sequence[Removable] = []
     if things and not dry_run:
         _confirm(total, yes=yes)
         removed = remove(store, things)
 
     print_message(f"{total}; removed {len(removed)} of them")
     if as_json:
-        rows_of_json = []
-        for thing in things:
-            fields = {"kind": thing.kind, "name": thing.name, "bytes": thing.bytes}
-            rows_of_json.append({**fields, "removed": thing in removed})
-
-        print_json(rows_of_json)
+        print_json(
+            [
+                {"kind": thing.kind, "name": thing.name, "bytes": size, "removed": thing in removed}
+                for thing, size in zip(things, sizes, strict=True)
+            ]
+        )
 
 
 def _confirm(total: str, *, yes: bool) -> None:

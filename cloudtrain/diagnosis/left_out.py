@@ -44,8 +44,8 @@ def _rule_that_leaves_out(root: Path, path: PurePosixPath) -> str:
         return ""
 
     archived = walk(str(root))
-    names = [name for name, _ in archived.files]
-    if any(PurePosixPath(name).is_relative_to(path) for name in [*names, *archived.links]):
+    names = [*(name for name, _ in archived.files), *archived.links]
+    if any(PurePosixPath(name).is_relative_to(path) for name in names):
         return ""
 
     for folder in path.parents:

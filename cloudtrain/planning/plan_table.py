@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
-from cloudtrain.units import format_duration, format_size
+from cloudtrain.units import format_duration
+from cloudtrain_wire.sizes import format_size
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan

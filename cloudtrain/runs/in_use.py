@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from cloudtrain_wire.file_locks import FileLock, acquire, is_locked
+from cloudtrain.runs.files import storing
+from cloudtrain_wire.file_locks import acquire, is_locked
 
 LOCK = "use.lock"
 
@@ -25,18 +26,22 @@ def in_use(run: Path) -> Iterator[None]:
             lock.release()
 
 
-def claim(run: Path) -> FileLock | None:
-    """Lock a run that nothing uses; None if a process watches, reads, submits or drives it.
+@contextmanager
+def claimed(run: Path) -> Iterator[bool]:
+    """Lock the folder of a run, if no process watches, reads, submits or drives it; else False.
 
-    Raise OSError if the disk fails or lacks locks.
+    A file is free. Raise StorageError if the disk fails or lacks locks.
     """
-    lock = acquire(run / LOCK, wait=False)
-    if lock is None:
-        return None
+    if not run.is_dir():
+        yield True
+        return
 
-    for path in (*run.glob("*.lock"), *run.glob("logs/*.lock")):
-        if path.name != LOCK and is_locked(path):
+    with storing(run):
+        lock = acquire(run / LOCK, wait=False)
+
+    others = (path for path in (*run.glob("*.lock"), *run.glob("logs/*.lock")) if path.name != LOCK)
+    try:
+        yield lock is not None and not any(map(is_locked, others))
+    finally:
+        if lock is not None:
             lock.release()
-            return None
-
-    return lock

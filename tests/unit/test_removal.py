@@ -76,7 +76,7 @@ def test_a_removed_run_leaves_its_tombstone_alone(store: RunStore) -> None:
     assert listed(store) == ["a-2"]
     (line,) = tombstones(store.data_dir)
     assert (line["run"], line["state"], line["ended"]) == ("a-1", "succeeded", 100.0)
-    assert not list((store.runs_dir / removal.REMOVED).iterdir())
+    assert not list((store.data_dir / removal.REMOVED).iterdir())
 
 
 def test_the_size_of_a_run_is_listed(store: RunStore) -> None:
@@ -210,7 +210,7 @@ def test_folders_without_write_permission_are_deleted(store: RunStore, tmp_path:
     (run.path / "model" / "below").mkdir(mode=0o500)
     (run.path / "model").chmod(0o500)
     remove(store, removable(store, ["a-1"], ()))
-    assert not list((store.runs_dir / removal.REMOVED).iterdir())
+    assert not list((store.data_dir / removal.REMOVED).iterdir())
     assert theirs.stat().st_mode & 0o777 == 0o500
 
 
@@ -228,7 +228,7 @@ def test_what_cannot_be_deleted_does_not_keep_the_rest(
     monkeypatch.setattr(shutil, "rmtree", deleted)
     with pytest.raises(StorageError, match=r"a-2\.\w+: some files"):
         remove(store, removable(store, ["a-1", "a-2", "a-3"], ()))
-    (left,) = (store.runs_dir / removal.REMOVED).iterdir()
+    (left,) = (store.data_dir / removal.REMOVED).iterdir()
     assert left.name.startswith("a-2.")
 
 
@@ -290,7 +290,7 @@ def test_a_kill_at_any_step_leaves_each_run_whole_or_buried(
         remove(store, removable(store, still, ()))
         assert listed(store) == []
         assert {line["run"] for line in tombstones(store.data_dir)} == set(whole)
-        assert not list((store.runs_dir / removal.REMOVED).iterdir())
+        assert not list((store.data_dir / removal.REMOVED).iterdir())
         if not was_killed:
             assert kill_at > 9
             return
@@ -344,7 +344,7 @@ def test_sources_and_environments_go_when_no_run_needs_them(store: RunStore) -> 
     assert sorted(prune(store)) == [".d3.tmp", "a-1", "d1.tar.gz", "packages"]
     assert not (store.data_dir / "packages").exists()
     kept = sorted(path.name for path in (store.data_dir / "sources").iterdir())
-    assert kept == [removal.REMOVED, "d2.tar.gz", "d4.tar.gz"]
+    assert kept == ["d2.tar.gz", "d4.tar.gz"]
 
 
 def test_a_source_that_a_submit_has_just_reused_stays(
