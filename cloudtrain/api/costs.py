@@ -56,20 +56,21 @@ def costs(
     store = RunStore(data_folder(data_dir))
     rows = []
     for summary in list_runs(data_dir=data_dir, provider=provider, only=only):
-        if _is_billed(summary):
+        if is_billed(summary):
             folder = RunFolder(store.runs_dir / summary["run"])
             rows.append(cost_of(folder, summary, time.time()))
 
     present = {(row["run"], row["created"]) for row in rows}
     for line in tombstones(store.data_dir):
         is_wanted = provider in (None, line["provider"]) and (only is None or only.fits(line))
-        if is_wanted and _is_billed(line) and (line["run"], line["created"]) not in present:
+        if is_wanted and is_billed(line) and (line["run"], line["created"]) not in present:
             rows.append({field: line.get(field) for field in COST_FIELDS})
 
     return sorted(rows, key=lambda row: -row["created"])
 
 
-def _is_billed(run: Mapping[str, Any]) -> bool:
+def is_billed(run: Mapping[str, Any]) -> bool:
+    """Return whether a run is in a cloud, by its summary."""
     try:
         return declaration_of(run["provider"]).is_remote
     except UsageError:  # of a package that is not installed, or of a damaged run

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,11 @@ def find_run(
     Raise RunNotFound if none or several match, CloudError if the provider does not answer.
     """
     store = _store(data_dir)
+    if name not in store.ids():
+        for line in tombstones(store.data_dir):
+            if line["run"] == name:
+                raise _removed(line)
+
     try:
         return Run(store.open(name))
     except RunNotFound as unknown:
@@ -72,22 +78,34 @@ def find_run(
         return Run(store.open(name))
 
 
+def _removed(line: Mapping[str, Any]) -> RunNotFound:
+    """Return the error for a removed run, with what its tombstone knows."""
+    removed = datetime.fromtimestamp(line["removed"], UTC)
+    facts = f"state {line['state']}, owner {line['owner']}, {line['usd']} USD at list price"
+    hint = line.get("remote") and "its folder in the cloud was removed, too"
+    return RunNotFound(
+        f"run {line['run']} was removed on {removed:%Y-%m-%d %H:%M} UTC: {facts}", hint=hint
+    )
+
+
 def import_remote_runs(
     provider: str | None,
     *,
     run_id: str | None = None,
     data_dir: str | None = None,
     everything: bool = False,
+    account: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Copy a provider's jobs, or the one with that id, to run folders, and return the new ids.
 
     A job of another machine gets a run folder; a known job gets its current state. `everything`:
-    ask for all jobs, not only the changed ones.
+    ask for all jobs, not only the changed ones. `account`: settings that choose another account.
 
     Raise CloudError if the provider does not answer, UsageError for one without a cloud's list of
     jobs.
     """
-    settings = load_settings(Path.cwd(), {"provider": provider, "data_dir": data_dir})
+    flags = {"provider": provider, "data_dir": data_dir, **(account or {})}
+    settings = load_settings(Path.cwd(), flags)
     store = _store(data_dir)
     if run_id == "last" or run_id in store.ids():
         return []

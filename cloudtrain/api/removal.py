@@ -14,19 +14,23 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cloudtrain.api.costs import cost_of
-from cloudtrain.api.lookup import may_start_late
+from cloudtrain.api.context import submitter
+from cloudtrain.api.costs import cost_of, is_billed
+from cloudtrain.api.lookup import import_remote_runs, may_start_late
 from cloudtrain.api.notification import expected
 from cloudtrain.api.shared_history import FOLDER
 from cloudtrain.errors import StorageError, UsageError
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.progress import Note
 from cloudtrain.runs.files import bytes_of, make_private_folder, storing
 from cloudtrain.runs.fold import fold
-from cloudtrain.runs.folder import PLAN, RunFolder
+from cloudtrain.runs.folder import PLAN, REQUEST, RunFolder
 from cloudtrain.runs.in_use import claimed
+from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import ENDED
 from cloudtrain.runs.store import (
     SWEEPS,
@@ -42,6 +46,9 @@ from cloudtrain.runs.tombstones import bury
 from cloudtrain_wire.bounded_files import read_regular_file
 from cloudtrain_wire.environments import COMPLETE
 
+if TYPE_CHECKING:
+    from cloudtrain.providers.remote_folder import RemoteFolder
+
 DAY = 86_400
 
 REMOVED = ".removed"
@@ -56,6 +63,9 @@ class Removable:
     """Run, sweep, source, or all environments."""
 
     path: Path
+    remote: RemoteFolder | None = None
+    """Folder of a run in a cloud that goes, too."""
+    remote_sizes: Sequence[int] = ()
 
     @property
     def name(self) -> str:
@@ -90,14 +100,16 @@ class Removal:
             if folder.name in names or sweep_of_run(folder.name, going):
                 runs.append(folder)
             else:
-                with suppress(OSError):
-                    self._plans[folder.name] = read_regular_file(folder / PLAN)
+                for document in (PLAN, REQUEST):  # a run of another machine has its request alone
+                    with suppress(OSError):
+                        plan = self._plans.get(folder.name, b"")
+                        self._plans[folder.name] = plan + read_regular_file(folder / document)
 
         runs.sort(key=lambda run: (run.name not in going, -submitted_at(RunFolder(run))))
         self.things = [Removable(run) for run in runs]
         self._going = {run.name for run in runs}
 
-    def _named_by(self, text: str) -> str:
+    def named_by(self, text: str) -> str:
         """Return a run or sweep that stays and names this text in its plan, or ""."""
         return next((name for name, plan in self._plans.items() if text.encode() in plan), "")
 
@@ -108,11 +120,11 @@ class Removal:
             return f"a link leads out of {self._store.data_dir}"
         if thing.kind == "source":
             digest = name.strip(".").partition(".")[0]
-            return _used_lately(thing.path.with_name(digest + USED)) or self._named_by(digest)
+            return _used_lately(thing.path.with_name(digest + USED)) or self.named_by(digest)
         if thing.kind == "environments":
             goes_on = (run for run in summaries(self._store) if run["state"] not in ENDED)
             return str(next(goes_on, {"run": ""})["run"])
-        if owner := self._named_by(f"runs/{name}/"):
+        if owner := self.named_by(f"runs/{name}/"):
             return f"{owner} continues from it"
         if thing.kind == "sweep":
             return ""
@@ -193,6 +205,46 @@ def prunable(
     return [*removal.things, *(thing for thing in unneeded if not _why_not(removal, thing))]
 
 
+def with_remote(
+    store: RunStore, things: Sequence[Removable], note: Note | None = None
+) -> list[Removable]:
+    """Return these things, runs with their folders in a cloud.
+
+    Jobs of other machines are looked up first. Raise UsageError for a folder that has to stay; with
+    `note`, that gets the reason, and only the folder stays.
+    """
+    folders = {}
+    for thing in things:
+        if thing.kind == "run":
+            run = RunFolder(thing.path)
+            record = RunRecord(run)
+            folders[thing] = get_provider(record.provider).remote_folder(run)
+            if folders[thing] is not None:
+                account = record.account
+                import_remote_runs(
+                    record.provider, data_dir=str(store.data_dir), everything=True, account=account
+                )
+
+    removal = Removal(store, [thing.name for thing in things])
+    complete = []
+    for thing in things:
+        try:
+            if folder := folders.get(thing):
+                for text in (f"runs/{thing.name}/", f'runs/{thing.name}"', f'"{thing.name}"'):
+                    if other := removal.named_by(text):
+                        raise UsageError(f"{folder.uri} is in use: {other} refers to it")
+
+                thing = replace(thing, remote=folder, remote_sizes=folder.sizes(submitter()))
+        except UsageError as error:
+            if note is None:
+                raise UsageError(error.message, hint="nothing was removed") from None
+            note(f"{error.message}; it stays there")
+
+        complete.append(thing)
+
+    return complete
+
+
 def _old(
     store: RunStore, runs: Sequence[Mapping[str, Any]], before: float, keep: int
 ) -> Iterator[str]:
@@ -227,10 +279,13 @@ def _unneeded(data_dir: Path, before: float) -> Iterator[Path]:
         yield packages
 
 
-def remove(store: RunStore, things: Sequence[Removable]) -> list[Removable]:
+def remove(
+    store: RunStore, things: Sequence[Removable], note: Note = lambda _: None
+) -> list[Removable]:
     """Remove these things and return the removed ones. What is used by now stays.
 
-    Raise StorageError if the disk refuses; what was removed before stays removed.
+    `note` is told what a cloud keeps of deleted files. Raise StorageError if the disk refuses,
+    CloudError if a cloud does; what was removed before stays removed.
     """
     removed = []
     with store.unchanged(alone=True):
@@ -241,11 +296,25 @@ def remove(store: RunStore, things: Sequence[Removable]) -> list[Removable]:
 
             with claimed(thing.path) as is_free, storing(thing.path):
                 if is_free:
+                    _delete_remote(thing, note)
                     _take(store.data_dir, thing)
                     removed.append(thing)
 
     _delete(store.data_dir / REMOVED)
     return removed
+
+
+def _delete_remote(thing: Removable, note: Note) -> None:
+    """Delete the folder of a run in a cloud. Killed, it goes on by the next removal of the run."""
+    if thing.remote is None or not thing.remote_sizes:
+        return
+
+    kept = thing.remote.delete()
+    if kept != 0:
+        note(
+            f"{thing.remote.uri}: the account keeps {'perhaps' if kept is None else kept} deleted"
+            " files or versions, and bills them, until a rule of its own deletes them"
+        )
 
 
 def _take(data_dir: Path, thing: Removable) -> None:
@@ -256,7 +325,7 @@ def _take(data_dir: Path, thing: Removable) -> None:
         line = {field: summary[field] for field in ("reason", "ended", "tags")}
         now = time.time()
         line |= {**cost_of(folder, summary, now), "bytes": thing.bytes, "removed": now}
-        bury(data_dir, line)
+        bury(data_dir, {**line, "remote": thing.remote is not None if is_billed(line) else None})
         (data_dir / FOLDER / thing.name).unlink(missing_ok=True)
 
     make_private_folder(data_dir / REMOVED)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 from cloudtrain.api.lookup import list_runs
-from cloudtrain.api.removal import prunable
+from cloudtrain.api.removal import prunable, with_remote
 from cloudtrain.cli.options import data_dir, json_option
+from cloudtrain.cli.output import print_message
 from cloudtrain.cli.removal_view import (
     carry_out,
-    remove_dry_run_option,
-    remove_yes_option,
+    removal_options,
     unended_sweeps,
 )
 from cloudtrain.errors import UsageError
@@ -38,17 +38,16 @@ DEFAULT_KEEP = 3
     show_default=True,
     help="Keep the newest N runs and sweeps of each job.",
 )
-@remove_yes_option
-@remove_dry_run_option
+@removal_options
 @json_option
 @data_dir
 def prune_command(
-    folder: str | None, /, older: str, keep: int, as_json: bool, yes: bool, dry_run: bool
+    folder: str | None, /, older: str, keep: int, remote: bool, as_json: bool, **how: bool
 ) -> None:
     """Remove old runs and sweeps from this machine, unused sources and environments.
 
     A run that still runs, that another one continues from, or that a process watches or reads, stays.
-    Clouds keep their jobs and files.
+    Clouds keep their jobs, and their files unless --remote removes the folders of these runs.
     """
     try:
         seconds = parse_duration(older)
@@ -59,4 +58,7 @@ def prune_command(
     things = prunable(
         store, list_runs(data_dir=folder), unended_sweeps(store), older=seconds, keep=keep
     )
-    carry_out(store, things, yes=yes, dry_run=dry_run, as_json=as_json)
+    if remote:
+        things = with_remote(store, things, print_message)
+
+    carry_out(store, things, as_json=as_json, **how)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any, TypeVar
 
 import click
 
@@ -14,38 +15,52 @@ from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.runs.store import RunStore, sweep_ids
 from cloudtrain_wire.sizes import format_size
 
-remove_yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-remove_dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Show what would go, remove nothing."
-)
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def removal_options(command: Command) -> Command:
+    """Add the options of every removal to a command."""
+    for option in (
+        click.option("--dry-run", is_flag=True, help="Show what would go, remove nothing."),
+        click.option("--yes", "-y", is_flag=True, help="Do not ask."),
+        click.option("--remote", is_flag=True, help="Also their own folders in the cloud."),
+    ):
+        command = option(command)
+
+    return command
 
 
 def carry_out(
     store: RunStore, things: Sequence[Removable], *, yes: bool, dry_run: bool, as_json: bool
 ) -> None:
     """Show what goes, ask, and remove it. Raise UsageError without a yes."""
-    sizes = [thing.bytes for thing in things]
-    total = f"{count(len(things), 'thing')}, {format_size(sum(sizes))}"
+    rows: list[dict[str, Any]] = []
+    for thing in things:
+        uri = thing.remote.uri if thing.remote else ""
+        sizes = thing.remote_sizes
+        row = {"kind": thing.kind, "name": thing.name, "bytes": thing.bytes, "remote": uri}
+        rows.append({**row, "remote_files": len(sizes), "remote_bytes": sum(sizes)})
+
+    size = sum(row["bytes"] + row["remote_bytes"] for row in rows)
+    total = f"{count(len(things), 'thing')}, {format_size(size)}"
     if not as_json:
-        rows = [
-            (thing.name, thing.kind, format_size(size))
-            for thing, size in zip(things, sizes, strict=True)
-        ]
-        print_output(table(rows, ("NAME", "KIND", "SIZE")))
+        print_output(table(map(_cells, rows), ("NAME", "KIND", "SIZE", "IN THE CLOUD")))
 
     removed: Sequence[Removable] = []
     if things and not dry_run:
         _confirm(total, yes=yes)
-        removed = remove(store, things)
+        removed = remove(store, things, print_message)
 
     print_message(f"{total}; removed {len(removed)} of them")
     if as_json:
-        print_json(
-            [
-                {"kind": thing.kind, "name": thing.name, "bytes": size, "removed": thing in removed}
-                for thing, size in zip(things, sizes, strict=True)
-            ]
-        )
+        gone = {thing.path.name for thing in removed}
+        print_json([{**row, "removed": row["name"] in gone} for row in rows])
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    files = f"{count(row['remote_files'], 'file')}, {format_size(row['remote_bytes'])}"
+    cloud = f"{files}: {row['remote']}" if row["remote"] else ""
+    return (row["name"], row["kind"], format_size(row["bytes"]), cloud)
 
 
 def _confirm(total: str, *, yes: bool) -> None:
@@ -55,7 +70,7 @@ def _confirm(total: str, *, yes: bool) -> None:
         raise UsageError(
             f"this removes {total}, and there is no terminal to ask on", hint="--yes removes it"
         )
-    if not click.confirm(f"Remove {total} from this machine?", err=True):
+    if not click.confirm(f"Remove {total}?", err=True):
         raise UsageError("not confirmed", hint="nothing was removed")
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cloudtrain.planning.target import Target
     from cloudtrain.providers.infrastructure import Infrastructure
     from cloudtrain.providers.native_sweep import NativeSweeps
+    from cloudtrain.providers.remote_folder import RemoteFolder
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.logs import Observation, Record
     from cloudtrain.runs.state import RunState
@@ -171,6 +172,10 @@ class Provider(ABC):
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
         """Return URI or path of existing artifacts: model, output, checkpoints. No network."""
         return {}
+
+    def remote_folder(self, run: RunFolder) -> RemoteFolder | None:  # noqa: ARG002
+        """Return the folder of a run in the cloud's storage; None without one of its own."""
+        return None
 
     def left_behind(self, run: RunFolder, state: RunState) -> list[str]:  # noqa: ARG002
         """Return the folders of this machine with files that the program left beside its results."""

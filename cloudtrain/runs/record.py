@@ -112,6 +112,13 @@ class RunRecord:
         return price
 
     @property
+    def account(self) -> dict[str, str]:
+        """Settings of the account in which the job runs."""
+        facts = self._part("target", "facts")
+        names = ("region", "subscription", "resource_group", "workspace")
+        return {f"{self.provider}.{name}": str(facts[name]) for name in names if name in facts}
+
+    @property
     def is_spot(self) -> bool | None:
         """Whether it runs on spot machines; None if unknown. May raise StorageError."""
         if self.is_of_another_machine:

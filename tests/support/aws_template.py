@@ -193,6 +193,7 @@ EVERYTHING = {
     "Network": "new",
     "SecretEndpoints": "yes",
     "RunDays": "90",
+    "RemoveRuns": "yes",
     "CreateLogGroup": "yes",
     "LogDays": "30",
     "RemoteDebug": "yes",
@@ -321,6 +322,7 @@ _PARAMETERS = {
     "interface": "network",
     "key": "kms_key",
     "network": "network",
+    "removed": "remove_runs",
     "shell": "remote_debug",
 }
 """Kind of resource -> parameter of the template."""

@@ -68,9 +68,10 @@ def test_the_policy_has_exactly_the_actions_of_the_list(who: str) -> None:
     assert set(actions(policy())) == granted(permissions)
     assert set(actions(policy(KmsKey="new"))) == granted(permissions, "kms_key")
     assert set(actions(policy(Network="existing"))) == granted(permissions, "network")
+    assert set(actions(policy(RemoveRuns="yes"))) == granted(permissions, "remove_runs")
     assert set(actions(policy(RemoteDebug="yes"))) == granted(permissions, "remote_debug")
     assert set(actions(policy(**EVERYTHING))) == granted(
-        permissions, "kms_key", "network", "remote_debug"
+        permissions, "kms_key", "network", "remote_debug", "remove_runs"
     )
 
 

@@ -60,7 +60,11 @@ CIRCUMSTANCES: Mapping[str, Mapping[str, str]] = {
 }
 """Contexts of attempts by the words of the table."""
 
-PARAMETERS = {"with-key": {"KmsKey": "new"}, "with-debug": {"RemoteDebug": "yes"}}
+PARAMETERS = {
+    "with-key": {"KmsKey": "new"},
+    "with-debug": {"RemoteDebug": "yes"},
+    "with-removal": {"RemoveRuns": "yes"},
+}
 """Parameters of the template by the words of the table."""
 
 AWS = f"""
@@ -165,6 +169,10 @@ submitter may s3:PutObject {RUN}/published/rungs.json
 submitter may-not s3:PutObject {RUN}/output/model.tar.gz
 submitter may-not s3:PutObject {RUN}/checkpoints/step-10/rank-0.pt
 submitter may-not s3:DeleteObject {RUN}/output/model.tar.gz
+submitter may s3:DeleteObject {RUN}/output/model.tar.gz with-removal
+submitter may-not s3:DeleteObjectVersion {RUN}/output/model.tar.gz with-removal
+submitter may-not s3:DeleteObject {BUCKET}/cloudtrain/inputs/0123/train.bin with-removal
+submitter may-not s3:DeleteObject {BUCKET}/cloudtrain/sources/0123/source.tar.gz with-removal
 submitter may s3:GetObject {RUN}/output/model.tar.gz
 """
 

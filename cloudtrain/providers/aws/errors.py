@@ -90,6 +90,7 @@ _S3_ACTIONS = {
     "HeadObject": "s3:GetObject and s3:ListBucket",
     "GetObject": "s3:GetObject",
     "ListObjectsV2": "s3:ListBucket",
+    "DeleteObject": "s3:DeleteObject, which RemoveRuns of the template allows",
     "PutObject": "s3:PutObject, and kms:GenerateDataKey on aws.kms_key if there is one",
 }
 """S3 does not always name the missing permission (Service Authorization Reference)."""

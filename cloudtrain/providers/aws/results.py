@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError
 from cloudtrain.planning.sagemaker import ROOT, result_uris
-from cloudtrain.providers.aws.config import client_of_run
-from cloudtrain.providers.aws.request import published_uri, uri_parts
-from cloudtrain.providers.aws.submit import request_of
+from cloudtrain.providers.aws.config import client_of_run, config_of
+from cloudtrain.providers.aws.request import JOB, JOB_FILE, channel_uri, published_uri, uri_parts
+from cloudtrain.providers.aws.submit import Bucket, own_tag_values, request_of
 from cloudtrain.providers.progress import Note, Progress
+from cloudtrain.providers.remote_folder import RemoteFolder
 from cloudtrain.providers.shared.downloads import count_of, download_all
 from cloudtrain.providers.shared.log_attempt import backfill
-from cloudtrain.providers.shared.paths import as_folder
+from cloudtrain.providers.shared.paths import as_folder, run_folder
 from cloudtrain.runs.files import storing
 from cloudtrain.runs.logs import EVENT_MARK, LogPart, Observation, Positions
 from cloudtrain.source.extract import extract
@@ -70,6 +72,17 @@ def artifacts(run: RunFolder, state: RunState) -> dict[str, str]:
         return {}
 
     return artifact_uris(request_of(run))
+
+
+def remote_folder(run: RunFolder) -> RemoteFolder:
+    """Return the run's prefix in the bucket. Its job document is the marker."""
+    body = request_of(run)
+    bucket, job = uri_parts(channel_uri(body, JOB))
+    config = replace(config_of(run), bucket=bucket, role=body["RoleArn"])
+    folder = run_folder(run.run_id)
+    owner = own_tag_values(body["Tags"]).get("owner", "")
+    storage = Bucket(client_of_run(run), config)
+    return RemoteFolder(storage, f"{config.storage}/{folder}", folder, owner, job + JOB_FILE)
 
 
 def checkpoints(run: RunFolder, state: RunState) -> str:

@@ -62,6 +62,16 @@ class Bucket(NamedTuple):
         """Store an object."""
         self.cloud.put(self.config.bucket, name, content, self.config.kms_key, **self._owner)
 
+    def delete(self, folder: str, last: str) -> int:
+        """Delete all objects of a folder, and one last. Return how many stay as old versions."""
+        kept = 0
+        names = {file.name for file in self.blobs(folder)} - {last}
+        for name in (*names, last):
+            place = {"Bucket": self.config.bucket, "Key": name, **self._owner}
+            kept += bool(self.cloud.call("s3", "delete_object", **place).get("DeleteMarker"))
+
+        return kept
+
 
 class Kind(NamedTuple):
     """Words of SageMaker's API for a training job, or for a tuning job."""

@@ -15,9 +15,14 @@ from cloudtrain.planning.azureml import (
     STORED_FOLDERS,
     artifact_folder,
 )
+from cloudtrain.planning.launch import TAG_PREFIX
+from cloudtrain.planning.plan import json_digest
 from cloudtrain.providers.azure.config import client_of_run, request_of
 from cloudtrain.providers.progress import Note, Progress
+from cloudtrain.providers.remote_folder import RemoteFolder
 from cloudtrain.providers.shared.downloads import StoredFile, download_all
+from cloudtrain.providers.shared.idempotent_create import own_tags
+from cloudtrain.providers.shared.paths import run_folder
 from cloudtrain.runs.files import storing
 from cloudtrain.source.results import LINK, LONGEST_TARGET, make_links
 
@@ -56,6 +61,26 @@ def artifacts(run: RunFolder, state: RunState) -> dict[str, str]:
         return {}
 
     return artifact_uris(request_of(run))
+
+
+def remote_folder(run: RunFolder) -> RemoteFolder | None:
+    """Return the run's folder in its datastore; None if all outputs go elsewhere."""
+    document = request_of(run)
+    folder = run_folder(run.run_id)
+    for uri in artifact_uris(document).values():
+        root, _, path = uri.partition("/paths/")
+        if path.startswith(folder):
+            storage = client_of_run(run).container(datastore_path(uri)[0])
+            owner = own_tags(document["tags"]).get("owner", "")
+            return RemoteFolder(storage, f"{root}/paths/{folder}", folder, owner, marker(document))
+
+    return None
+
+
+def marker(document: Mapping[str, Any]) -> str:
+    """Return the name of the blob that proves the folder of a job, by its request."""
+    words = [document["tags"].get(f"{TAG_PREFIX}{key}") for key in ("run", "owner", "planned")]
+    return f"{run_folder(document['name'])}job/{json_digest(words)[:16]}"
 
 
 def checkpoints(run: RunFolder, state: RunState) -> str:

@@ -19,6 +19,7 @@ WORKSPACES = "Microsoft.MachineLearningServices/workspaces"
 _BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
 READ_BLOBS = f"{_BLOBS}/read"
 WRITE_BLOBS = f"{_BLOBS}/write"
+DELETE_BLOBS = f"{_BLOBS}/delete"
 
 ON_DATA = (f"{_BLOBS}/", "Microsoft.KeyVault/vaults/secrets/getSecret/")
 """Prefixes of actions on data: roles that allow all of management, as Owner, do not grant them."""

@@ -7,8 +7,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -23,7 +23,7 @@ from azure.storage.blob import BlobClient, BlobProperties, ContainerClient
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.azure.error_codes import KEYS_FORBIDDEN
 from cloudtrain.providers.azure.errors import refuse_unreadable_storage, translated
-from cloudtrain.providers.azure.rights import READ_BLOBS, WRITE_BLOBS
+from cloudtrain.providers.azure.rights import DELETE_BLOBS, READ_BLOBS, WRITE_BLOBS
 from cloudtrain.providers.shared.downloads import Count, StoredFile
 from cloudtrain.source.inputs import SentFile
 
@@ -176,6 +176,21 @@ class BlobContainer:
 
         self._call(write, "writing a blob", name, WRITE_BLOBS)
 
+    def delete(self, folder: str, last: str) -> int | None:
+        """Delete all blobs of a folder, what mounts made of folders after what is in them, one last.
+
+        Return how many deleted blobs and versions stay; None if the account does not list them.
+        """
+        names = {*self._call(partial(_names, prefix=folder), "listing blobs", folder, READ_BLOBS)}
+        for name in (*sorted(names - {last}, reverse=True), last):
+            self._call(partial(_delete, name=name), "deleting a blob", name, DELETE_BLOBS)
+
+        kept = partial(_names, prefix=folder, include=("deleted", "versions"))
+        with suppress(CloudError):
+            return len(self._call(kept, "listing versions", folder, READ_BLOBS))
+
+        return None
+
     def _call(
         self,
         do: Callable[[ContainerClient], T],
@@ -231,6 +246,16 @@ def _page(
     pages: Any = client.list_blobs(name_starts_with=prefix, include=["metadata"]).by_page(token)
     blobs = list(next(pages))
     return blobs, pages.continuation_token
+
+
+def _names(client: ContainerClient, prefix: str, include: Sequence[str] = ()) -> list[str]:
+    """Return the names of all blobs with a prefix, folders too."""
+    return [blob.name for blob in client.list_blobs(prefix, include=list(include))]
+
+
+def _delete(client: ContainerClient, name: str) -> None:
+    with suppress(ResourceNotFoundError):  # by an earlier call whose answer was lost
+        client.delete_blob(name, delete_snapshots="include")
 
 
 def _end_of(token: str) -> float:

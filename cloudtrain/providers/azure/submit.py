@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import NAME_TAKEN, CloudError, Outcome, RefusedError, RunExists
 from cloudtrain.providers.azure.config import AzureConfig, client_of_run, request_of
 from cloudtrain.providers.azure.request import OUTPUTS
-from cloudtrain.providers.azure.results import datastore_path
+from cloudtrain.providers.azure.results import datastore_path, marker
 from cloudtrain.providers.progress import Progress
 from cloudtrain.providers.shared import idempotent_create
 from cloudtrain.providers.shared.idempotent_create import own_tags, same_submission
@@ -71,6 +71,9 @@ def start(
 
         if plan.context.uploads:
             upload_inputs(plan, cloud.container(config.datastore), progress)
+
+        with suppress(CloudError):  # a job does without; `rm --remote` then leaves its folder
+            cloud.container(config.datastore).put(marker(document), b"")
     except CloudError as error:
         error.outcome = Outcome.NOT_STARTED  # no job was requested yet
         raise

@@ -15,6 +15,11 @@ ARCHIVE = "source.tar.gz"
 """File name of the source archive."""
 
 
+def run_folder(run_id: str) -> str:
+    """Return the name of a run's folder in the storage, with a slash at the end."""
+    return f"{PREFIX}/runs/{run_id}/"
+
+
 def as_folder(uri: str) -> str:
     """Return the URI with exactly one slash at its end, so that a prefix matches whole names."""
     return uri.rstrip("/") + "/"

@@ -26,6 +26,7 @@ resource "aws_cloudformation_stack" "cloudtrain" {
     SecretEndpoints   = var.secret_endpoints ? "yes" : "no"
     SourceDays        = var.source_days
     RunDays           = var.run_days
+    RemoveRuns        = var.remove_runs ? "yes" : "no"
     CreateLogGroup    = var.create_log_group ? "yes" : "no"
     LogDays           = var.log_days
     RemoteDebug       = var.remote_debug ? "yes" : "no"

@@ -58,6 +58,12 @@ variable "run_days" {
   default     = 0
 }
 
+variable "remove_runs" {
+  description = "Whether who submits may delete what runs left, as cloudtrain rm --remote does"
+  type        = bool
+  default     = false
+}
+
 variable "create_log_group" {
   description = "Create the log group of training jobs: only where no job has ever run in the region"
   type        = bool

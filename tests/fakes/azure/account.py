@@ -166,6 +166,8 @@ class Account:
     """Its provisioning state."""
     blob_page: int = 5000
     """How many blobs a page has at most."""
+    keeps_deleted: bool = False
+    """Whether storage has soft delete."""
     created: float = field(default_factory=time.time)
     """Unix timestamp of the workspace's creation."""
     closing: threading.Event = field(default_factory=threading.Event)

@@ -25,6 +25,7 @@ _NEEDS = {
     "HeadBlob": "r",
     "PutBlob": "cw",
     "SetBlobMetadata": "w",
+    "DeleteBlob": "d",
     "ListBlobs": "l",
     "GetContainer": "r",
 }
@@ -64,6 +65,10 @@ class Blobs:
             return _get(call)
         if operation == "PutBlob":
             return _put(call)
+        if operation == "DeleteBlob":
+            _existing(call)
+            container.delete(blob, keeps=self.account.keeps_deleted)
+            return Response(202, storage_headers(), b"")
         if operation == "SetBlobMetadata":
             return _set_metadata(call)
         raise ServiceError(
@@ -125,6 +130,9 @@ class Blobs:
             if blob is not None:
                 with_metadata = "metadata" in query.get("include", "")
                 entries.append(_entry(blob, with_metadata=with_metadata))
+        if "deleted" in query.get("include", ""):
+            kept = (blob for blob in container.kept if blob.name.startswith(prefix))
+            entries += [_entry(blob, with_metadata=False) for blob in kept]
         text = (
             '\ufeff<?xml version="1.0" encoding="utf-8"?><EnumerationResults'
             f" ServiceEndpoint={quoteattr(self.account.url)} "

@@ -49,6 +49,7 @@ _CONTAINER = "Microsoft.Storage/storageAccounts/blobServices/containers"
 _BLOB = {
     **dict.fromkeys(("GetBlob", "HeadBlob", "ListBlobs"), "read"),
     **dict.fromkeys(("PutBlob", "SetBlobMetadata"), "write"),
+    "DeleteBlob": "delete",
 }
 PULL, PUSH = (
     f"Microsoft.ContainerRegistry/registries/{verb}" for verb in ("pull/read", "push/write")

@@ -52,6 +52,8 @@ class Container:
         self._scratch = scratch
         folder.mkdir(parents=True)
         self._lock = threading.RLock()
+        self.kept: list[Blob] = []
+        """Deleted blobs that an account with soft delete keeps."""
         self._odd: dict[str, tuple[bytes, float]] = {}
         self._facts: dict[str, _Facts] = {}
         self._numbers = itertools.count()
@@ -145,10 +147,13 @@ class Container:
                 self._facts[name].created = max(self._facts[name].created, before.created + 1)
             return self.folder / name
 
-    def delete(self, name: str) -> bool:
-        """Delete a blob; return whether it existed."""
+    def delete(self, name: str, *, keeps: bool = False) -> bool:
+        """Delete a blob; return whether it existed. `keeps`: the account keeps deleted ones."""
         with self._lock:
-            exists = self.properties(name) is not None
+            blob = self.properties(name)
+            exists = blob is not None
+            if blob is not None and keeps:
+                self.kept.append(blob)
             self._facts.pop(name, None)
             path = self._path(name)
             if self._odd.pop(name, None) is None and path is not None:

@@ -116,6 +116,7 @@ BLOB_CALLS = {
     ("HEAD", True, ""): "HeadBlob",
     ("PUT", True, ""): "PutBlob",
     ("PUT", True, "metadata"): "SetBlobMetadata",
+    ("DELETE", True, ""): "DeleteBlob",
     ("GET", False, "list"): "ListBlobs",
     ("GET", False, ""): "GetContainer",
     ("HEAD", False, ""): "GetContainer",
