@@ -1,8 +1,8 @@
 """Removal of runs from the data folder, and of unused sources and environments.
 
 A removed run leaves a tombstone, written before one rename moves its folder aside: at any moment a
-run is there whole, or gone with its tombstone. What was moved aside is deleted last; a removal that
-was killed there is finished by the next one.
+run is there whole, or gone with its tombstone. The deletion comes last; the next removal
+finishes one killed there.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 DAY = 86_400
 
 REMOVED = ".removed"
-"""Folder with what is being deleted."""
+"""Folder of things that wait for their deletion."""
 
 _KINDS = {"runs": "run", SWEEPS: "sweep", "sources": "source"}
 """Kind of a thing by its folder."""
@@ -79,7 +79,7 @@ class Removable:
 
     @property
     def bytes(self) -> int:
-        """Size of what is there now."""
+        """Size now."""
         return bytes_of(self.path)
 
 
@@ -237,7 +237,7 @@ def with_remote(
                 thing = replace(thing, remote=folder, remote_sizes=folder.sizes(submitter()))
         except UsageError as error:
             if note is None:
-                raise UsageError(error.message, hint="nothing was removed") from None
+                raise UsageError(error.message, hint="no run was removed") from None
             note(f"{error.message}; it stays there")
 
         complete.append(thing)
@@ -284,7 +284,7 @@ def remove(
 ) -> list[Removable]:
     """Remove these things and return the removed ones. What is used by now stays.
 
-    `note` is told what a cloud keeps of deleted files. Raise StorageError if the disk refuses,
+    `note` gets the number of deleted files kept by a cloud. Raise StorageError if the disk refuses,
     CloudError if a cloud does; what was removed before stays removed.
     """
     removed = []
@@ -305,7 +305,7 @@ def remove(
 
 
 def _delete_remote(thing: Removable, note: Note) -> None:
-    """Delete the folder of a run in a cloud. Killed, it goes on by the next removal of the run."""
+    """Delete the folder of a run in a cloud. The next removal of the run completes a killed one."""
     if thing.remote is None or not thing.remote_sizes:
         return
 
@@ -313,7 +313,7 @@ def _delete_remote(thing: Removable, note: Note) -> None:
     if kept != 0:
         note(
             f"{thing.remote.uri}: the account keeps {'perhaps' if kept is None else kept} deleted"
-            " files or versions, and bills them, until a rule of its own deletes them"
+            " files or versions, and bills them, until a rule of the account deletes them"
         )
 
 
@@ -333,7 +333,7 @@ def _take(data_dir: Path, thing: Removable) -> None:
 
 
 def _delete(folder: Path) -> None:
-    """Delete what was moved aside, by a removal that was killed, too. Links are not followed."""
+    """Delete things moved aside, also by a killed removal. Links are not followed."""
     failed = []
     for path in folder.glob("*"):
         if path.is_dir() and not path.is_symlink():

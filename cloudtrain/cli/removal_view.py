@@ -1,4 +1,4 @@
-"""Question and report of a removal: what goes, and how much it holds."""
+"""Question and report of a removal: its things and their sizes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def removal_options(command: Command) -> Command:
 def carry_out(
     store: RunStore, things: Sequence[Removable], *, yes: bool, dry_run: bool, as_json: bool
 ) -> None:
-    """Show what goes, ask, and remove it. Raise UsageError without a yes."""
+    """Show the things, ask, and remove them. Raise UsageError without a yes."""
     rows: list[dict[str, Any]] = []
     for thing in things:
         uri = thing.remote.uri if thing.remote else ""

@@ -30,7 +30,7 @@ def rm_command(
 
     A sweep goes with its trials. A run that another one continues from, or that any process watches
     or reads, stays. The cloud keeps its job, and its files unless --remote removes the folder of
-    the run. Places of your own, sources and uploaded inputs stay there: the cloud's tools, or rules
+    the run. Your own places, sources and uploaded inputs stay there: the cloud's tools, or rules
     of the account, delete these. `cloudtrain cost` still counts the run.
     """
     if not runs:

@@ -174,7 +174,7 @@ class Provider(ABC):
         return {}
 
     def remote_folder(self, run: RunFolder) -> RemoteFolder | None:  # noqa: ARG002
-        """Return the folder of a run in the cloud's storage; None without one of its own."""
+        """Return the folder of a run in the cloud's storage; None without one."""
         return None
 
     def left_behind(self, run: RunFolder, state: RunState) -> list[str]:  # noqa: ARG002

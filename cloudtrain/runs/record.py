@@ -113,7 +113,7 @@ class RunRecord:
 
     @property
     def account(self) -> dict[str, str]:
-        """Settings of the account in which the job runs."""
+        """Settings of the account of the job."""
         facts = self._part("target", "facts")
         names = ("region", "subscription", "resource_group", "workspace")
         return {f"{self.provider}.{name}": str(facts[name]) for name in names if name in facts}

@@ -1,4 +1,4 @@
-"""What is kept of removed runs: a line of `removed.jsonl` for each, with what it has cost."""
+"""Tombstones of removed runs: a line of `removed.jsonl` for each, with what it has cost."""
 
 from __future__ import annotations
 

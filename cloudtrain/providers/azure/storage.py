@@ -177,7 +177,7 @@ class BlobContainer:
         self._call(write, "writing a blob", name, WRITE_BLOBS)
 
     def delete(self, folder: str, last: str) -> int | None:
-        """Delete all blobs of a folder, what mounts made of folders after what is in them, one last.
+        """Delete all blobs of a folder, marks of folders after their contents, and one last.
 
         Return how many deleted blobs and versions stay; None if the account does not list them.
         """
