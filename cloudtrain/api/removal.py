@@ -231,8 +231,8 @@ def with_remote(
         try:
             if folder := folders.get(thing):
                 for text in (f"runs/{thing.name}/", f'runs/{thing.name}"', f'"{thing.name}"'):
-                    if other := removal.named_by(text):
-                        raise UsageError(f"{folder.uri} is in use: {other} refers to it")
+                    if user := removal.named_by(text):
+                        raise UsageError(f"{folder.uri} is in use: {user} refers to it")
 
                 thing = replace(thing, remote=folder, remote_sizes=folder.sizes(submitter()))
         except UsageError as error:
@@ -309,10 +309,10 @@ def _delete_remote(thing: Removable, note: Note) -> None:
     if thing.remote is None or not thing.remote_sizes:
         return
 
-    kept = thing.remote.delete()
-    if kept != 0:
+    versions = thing.remote.delete()
+    if versions != 0:
         note(
-            f"{thing.remote.uri}: the account keeps {'perhaps' if kept is None else kept} deleted"
+            f"{thing.remote.uri}: the account keeps {'perhaps' if versions is None else versions} deleted"
             " files or versions, and bills them, until a rule of the account deletes them"
         )
 

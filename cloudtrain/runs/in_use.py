@@ -39,9 +39,11 @@ def claimed(run: Path) -> Iterator[bool]:
     with storing(run):
         lock = acquire(run / LOCK, wait=False)
 
-    others = (path for path in (*run.glob("*.lock"), *run.glob("logs/*.lock")) if path.name != LOCK)
+    drivers = (
+        path for path in (*run.glob("*.lock"), *run.glob("logs/*.lock")) if path.name != LOCK
+    )
     try:
-        yield lock is not None and not any(map(is_locked, others))
+        yield lock is not None and not any(map(is_locked, drivers))
     finally:
         if lock is not None:
             lock.release()

@@ -31,7 +31,7 @@ def ended(site: Site, run_id: str, data_dir: str | None = None, **fields: Any) -
 
 
 def stored(site: Site, run_id: str) -> list[str]:
-    """Return the names of what a run has in the cloud."""
+    """Return the names of a run's objects."""
     prefix = f"cloudtrain/runs/{run_id}/"
     contents = site.cloud.objects(prefix) if site.provider == "aws" else site.cloud.blobs(prefix)
     return sorted(contents)
@@ -61,7 +61,7 @@ def test_a_run_goes_with_its_folder_and_no_other(site: Site) -> None:
     ended(site, "gone-1")
     ended(site, "gone-10")
     site.cloud.put("cloudtrain/runs/gone-1x/theirs", b"theirs")
-    others = stored(site, "gone-10")
+    neighbour = stored(site, "gone-10")
     size = call("rm", "--remote", "--dry-run", "--json", "gone-1")
     (row,) = json.loads(size.out)
     assert (row["remote_files"], row["removed"]) == (2, False)
@@ -70,7 +70,7 @@ def test_a_run_goes_with_its_folder_and_no_other(site: Site) -> None:
 
     assert rm("gone-1").code == 0
     assert stored(site, "gone-1") == []
-    assert stored(site, "gone-10") == others
+    assert stored(site, "gone-10") == neighbour
     assert stored(site, "gone-1x") == ["cloudtrain/runs/gone-1x/theirs"]
     refused = call("status", "gone-1")
     assert refused.code == 2

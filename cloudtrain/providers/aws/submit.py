@@ -64,13 +64,13 @@ class Bucket(NamedTuple):
 
     def delete(self, folder: str, last: str) -> int:
         """Delete all objects of a folder, and one last. Return how many stay as old versions."""
-        kept = 0
+        versions = 0
         names = {file.name for file in self.blobs(folder)} - {last}
         for name in (*names, last):
             place = {"Bucket": self.config.bucket, "Key": name, **self._owner}
-            kept += bool(self.cloud.call("s3", "delete_object", **place).get("DeleteMarker"))
+            versions += bool(self.cloud.call("s3", "delete_object", **place).get("DeleteMarker"))
 
-        return kept
+        return versions
 
 
 class Kind(NamedTuple):

@@ -185,9 +185,9 @@ class BlobContainer:
         for name in (*sorted(names - {last}, reverse=True), last):
             self._call(partial(_delete, name=name), "deleting a blob", name, DELETE_BLOBS)
 
-        kept = partial(_names, prefix=folder, include=("deleted", "versions"))
+        history = partial(_names, prefix=folder, include=("deleted", "versions"))
         with suppress(CloudError):
-            return len(self._call(kept, "listing versions", folder, READ_BLOBS))
+            return len(self._call(history, "listing versions", folder, READ_BLOBS))
 
         return None
 

@@ -131,8 +131,8 @@ class Blobs:
                 with_metadata = "metadata" in query.get("include", "")
                 entries.append(_entry(blob, with_metadata=with_metadata))
         if "deleted" in query.get("include", ""):
-            kept = (blob for blob in container.kept if blob.name.startswith(prefix))
-            entries += [_entry(blob, with_metadata=False) for blob in kept]
+            deleted = (blob for blob in container.deleted if blob.name.startswith(prefix))
+            entries += [_entry(blob, with_metadata=False) for blob in deleted]
         text = (
             '\ufeff<?xml version="1.0" encoding="utf-8"?><EnumerationResults'
             f" ServiceEndpoint={quoteattr(self.account.url)} "

@@ -52,8 +52,8 @@ class Container:
         self._scratch = scratch
         folder.mkdir(parents=True)
         self._lock = threading.RLock()
-        self.kept: list[Blob] = []
-        """Deleted blobs that an account with soft delete keeps."""
+        self.deleted: list[Blob] = []
+        """Blobs under soft delete."""
         self._odd: dict[str, tuple[bytes, float]] = {}
         self._facts: dict[str, _Facts] = {}
         self._numbers = itertools.count()
@@ -153,7 +153,7 @@ class Container:
             blob = self.properties(name)
             exists = blob is not None
             if blob is not None and keeps:
-                self.kept.append(blob)
+                self.deleted.append(blob)
             self._facts.pop(name, None)
             path = self._path(name)
             if self._odd.pop(name, None) is None and path is not None:
