@@ -297,8 +297,14 @@ def remove(
             with claimed(thing.path) as is_free, storing(thing.path):
                 if is_free:
                     _delete_remote(thing, note)
-                    _take(store.data_dir, thing)
-                    removed.append(thing)
+                    _bury(store.data_dir, thing)
+                    if sys.platform != "win32":
+                        _move_aside(store.data_dir, thing)
+
+            if is_free and sys.platform == "win32":  # which moves no folder with an open file
+                _move_aside(store.data_dir, thing)
+            if is_free:
+                removed.append(thing)
 
     _delete(store.data_dir / REMOVED)
     return removed
@@ -317,8 +323,8 @@ def _delete_remote(thing: Removable, note: Note) -> None:
         )
 
 
-def _take(data_dir: Path, thing: Removable) -> None:
-    """Move a thing aside, a run with its tombstone: its end, its tags and its cost."""
+def _bury(data_dir: Path, thing: Removable) -> None:
+    """Keep a line of a run that is removed: its end, its tags and its cost."""
     if thing.kind == "run":
         folder = RunFolder(thing.path)
         summary = summary_of(fold(thing.name, folder.each_event()))
@@ -328,8 +334,11 @@ def _take(data_dir: Path, thing: Removable) -> None:
         bury(data_dir, {**line, "remote": thing.remote is not None if is_billed(line) else None})
         (data_dir / FOLDER / thing.name).unlink(missing_ok=True)
 
-    make_private_folder(data_dir / REMOVED)
-    thing.path.rename(data_dir / REMOVED / f"{thing.name}.{os.urandom(4).hex()}")
+
+def _move_aside(data_dir: Path, thing: Removable) -> None:
+    with storing(thing.path):
+        make_private_folder(data_dir / REMOVED)
+        thing.path.rename(data_dir / REMOVED / f"{thing.name}.{os.urandom(4).hex()}")
 
 
 def _delete(folder: Path) -> None:
