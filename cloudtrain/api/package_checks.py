@@ -261,7 +261,7 @@ def _asks_for_cuda(plan: Plan, root: Path) -> Iterator[Issue]:
         return
 
     asks = f"asks for CUDA ({call.strip('.(')}), and the job has no GPUs"
-    if plan.host.cost_estimate is not None:
+    if plan.host.declaration.is_remote:
         hint = "set resources.gpus, or name a machine with GPUs in resources.instance"
         yield warning(asks, hint, origin=place)
     elif count := present_gpus({**os.environ, **plan.spec.env}):

@@ -46,7 +46,7 @@ def headline(plan: Plan) -> str:
     For a cloud: `2 x ml.p4d.24xlarge (8 x A100-40GB, EFA), spot, us-east-1`.
     """
     resources = plan.spec.resources
-    if plan.target.cost_estimate is not None and not plan.is_rehearsal:
+    if plan.target.is_rented and not plan.is_rehearsal:
         spot = ", spot" if resources.spot else ""
         return f"{resources.nodes} x {_machines(plan)}{spot}, {plan.target.where}"
 
@@ -64,7 +64,7 @@ def place(plan: Plan) -> str:
     """Return `on this machine`, `on this machine, as SageMaker would run it`, or `in us-east-1`."""
     if plan.is_rehearsal:
         return f"on {plan.host.where}, as {plan.target.declaration.label} would run it"
-    if plan.target.cost_estimate is None:
+    if not plan.target.is_rented:
         return f"on {plan.target.where}"
 
     return f"in {plan.target.where}"
@@ -251,8 +251,10 @@ def _kind(plan: Plan) -> str:
 def cost(plan: Plan) -> list[str]:
     """Return the price per hour and the highest cost in US dollars, or why they are unknown."""
     estimate = plan.target.cost_estimate
-    if estimate is None or plan.is_rehearsal:
+    if plan.is_rehearsal or not plan.target.declaration.is_remote:
         return ["nothing: it runs here"]
+    if estimate is None:
+        return [f"not counted: {plan.target.declaration.label} tells no price"]
     if estimate.price is None:
         machines = " and ".join(estimate.unpriced or plan.target.instances)
         machines = machines or f"the machines of {plan.target.cluster}"
@@ -261,8 +263,10 @@ def cost(plan: Plan) -> list[str]:
             f" {plan.target.where}{elsewhere(plan)}{_keep_alive(estimate)}"
         ]
 
-    spot = ", spot is less" if plan.spec.resources.spot else ""
-    lines = [f"{estimate.usd_per_hour:.2f} USD/h on demand{spot} ({_price_text(plan, estimate)})"]
+    how = " on demand, spot is less" if plan.spec.resources.spot else " on demand"
+    if not plan.target.is_rented:
+        how = ""
+    lines = [f"{estimate.usd_per_hour:.2f} USD/h{how} ({_price_text(plan, estimate)})"]
     where = plan.origins.get(estimate.cap)
     reason = "  (the default; limits.max_runtime changes it)"
     if where:
@@ -292,6 +296,8 @@ def _price_text(plan: Plan, estimate: CostEstimate) -> str:
     price = estimate.price
     if price is None:
         return ""
+    if not plan.target.is_rented:
+        return price.source
     if NOT_CHECKED in price.source:
         return f"{price.as_of} {price.source}"
 

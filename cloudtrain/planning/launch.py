@@ -28,6 +28,9 @@ ARGUMENT = "$argv"
 LONG_TEXT = 200
 """Minimum length of a value that refers to an argument by the key above."""
 
+KNOWN_ON_NODES = ("CLOUDTRAIN_NODE_RANK", "CLOUDTRAIN_NODE_ADDR", "CLOUDTRAIN_MASTER_ADDR")
+"""Variables of a launch that a platform without addresses at planning sets on its nodes."""
+
 CLOUD_FIELDS = (
     "resources.gpu",
     "resources.instance",
@@ -260,6 +263,8 @@ class Layout(NamedTuple):
     """File that stops the job, for platforms without SIGTERM; empty: none."""
     published: str = ""
     """Folder of files that the client publishes for a trial; empty: none."""
+    resume: str = ""
+    """Folder of an earlier run's checkpoints, which the launcher copies; empty: none."""
 
 
 def plain_job(plan: Plan, *, keeps_time: bool = False) -> JobDocument:
@@ -278,7 +283,11 @@ def plain_job(plan: Plan, *, keeps_time: bool = False) -> JobDocument:
 def launches(
     plan: Plan, layout: Layout, *, addresses: tuple[str, ...], interface: str, threads: int | None
 ) -> tuple[Launch, ...]:
-    """Return a launch per node; the rendezvous is `addresses[0]`. `threads`: OMP_NUM_THREADS."""
+    """Return a launch per node; the rendezvous is `addresses[0]`. `threads`: OMP_NUM_THREADS.
+
+    An empty address is known on the node only: the launch then lacks the variables of its rank and
+    addresses, and a script of the platform sets them.
+    """
     own: dict[str, str] = {}
     if threads:
         own["OMP_NUM_THREADS"] = str(threads)
@@ -302,6 +311,8 @@ def launches(
             "CLOUDTRAIN_CHECKPOINT_DIR": layout.checkpoints,
         }
         env |= optional
+        if not address:
+            env = {name: value for name, value in env.items() if name not in KNOWN_ON_NODES}
         result.append(Launch(node=node, argv=argv, cwd=cwd, env=env, secrets=plan.secrets))
 
     return tuple(result)
@@ -316,6 +327,8 @@ def _optional_variables(plan: Plan, layout: Layout) -> dict[str, str]:
         env["CLOUDTRAIN_STOP_FILE"] = layout.stop_file
     if layout.published and plan.context.trial:
         env[PUBLISHED] = layout.published
+    if layout.resume:
+        env["CLOUDTRAIN_RESUME_DIR"] = layout.resume
 
     for name, path in layout.inputs.items():
         env[f"CLOUDTRAIN_INPUT_{name.upper().replace('-', '_')}"] = path

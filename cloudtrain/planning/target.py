@@ -72,6 +72,11 @@ class Target:
         return declaration_of(self.provider)
 
     @property
+    def is_rented(self) -> bool:
+        """True if a cloud rents out its machines; their types have prices."""
+        return self.cost_estimate is not None and bool(self.instances or self.cluster)
+
+    @property
     def image_address(self) -> str:
         """Address or name of the image, or ""."""
         return self.image.address if self.image else ""

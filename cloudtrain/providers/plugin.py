@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from abc import abstractmethod
@@ -15,21 +16,24 @@ from pathlib import Path
 from shlex import join, quote
 from shutil import rmtree
 from tempfile import NamedTemporaryFile
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from pydantic import Field
 
-from cloudtrain.checkup import Check, Question
+from cloudtrain.catalog.pricing import Price
+from cloudtrain.checkup import Check, NotCheckedError, Question
 from cloudtrain.declaration import Declaration, Setting
 from cloudtrain.errors import (
     CloudError,
     Issue,
     Outcome,
+    RefusedError,
     RunExists,
     StorageError,
     UsageError,
     warning,
 )
+from cloudtrain.planning.cost import HOUR, CostEstimate, estimate_cost
 from cloudtrain.planning.launch import (
     CLOUD_FIELDS,
     JobDocument,
@@ -41,12 +45,13 @@ from cloudtrain.planning.launch import (
 )
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.reference import ResolvedImage
+from cloudtrain.planning.request_overrides import RequestForm, reserved_issues
 from cloudtrain.planning.selection import PlannedImage, select_image
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.discovered_run import DiscoveredRun, KnownRuns, adopted
 from cloudtrain.providers.progress import Note, Progress
-from cloudtrain.providers.protocol import Provider
-from cloudtrain.providers.shared.idempotent_create import reconcile, settle
+from cloudtrain.providers.protocol import Export, Provider
+from cloudtrain.providers.shared.idempotent_create import own_tags, reconcile, settle, tags
 from cloudtrain.providers.shared.log_attempt import (
     FinalState,
     LogAttempt,
@@ -62,18 +67,21 @@ from cloudtrain.runs.state import RunState
 from cloudtrain.settings import Settings
 from cloudtrain.source.extract import extract
 from cloudtrain.spec.model import JobSpec
-from cloudtrain.spec.section import Duration, Money, Section, Size, Strings
+from cloudtrain.spec.section import Duration, Members, Money, Section, Size, Strings
 from cloudtrain_wire import events
-from cloudtrain_wire.events import Event
+from cloudtrain_wire.bounded_files import read_regular_text
+from cloudtrain_wire.events import Billing, Event, Phase
 
 __all__ = [
     "CLOUD_FIELDS",
     "BatchProvider",
     "Check",
     "CloudError",
+    "CostEstimate",
     "Declaration",
     "DiscoveredRun",
     "Duration",
+    "Export",
     "Field",
     "FinalState",
     "Issue",
@@ -85,19 +93,25 @@ __all__ = [
     "Layout",
     "LogAttempt",
     "LogPart",
+    "Members",
     "Money",
+    "NotCheckedError",
     "Note",
     "Observation",
     "Outcome",
+    "Phase",
     "Plan",
     "PlannedImage",
     "Positions",
+    "Price",
     "Progress",
     "Provider",
     "ProviderConfig",
     "Question",
     "Record",
+    "RefusedError",
     "Request",
+    "RequestForm",
     "ResolvedImage",
     "RunExists",
     "RunFolder",
@@ -113,18 +127,26 @@ __all__ = [
     "UsageError",
     "adopted",
     "ended_event",
+    "estimate_cost",
     "extract",
     "launches",
+    "own_tags",
     "plain_job",
     "program_output",
+    "read_regular_text",
     "reconcile",
+    "reserved_issues",
     "select_image",
     "shell_script",
+    "tags",
     "warning",
 ]
 
 _FOLDERS = ("source", "output", "model", "checkpoints")
 _FREE_PORT = """python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'"""
+
+TIME_LIMIT = "time"
+"""Reason of a node that stopped because of the time limit."""
 
 LONGEST_LINE = 1 << 20
 """Maximum bytes of an unfinished log line; a longer one counts as a line."""
@@ -180,6 +202,10 @@ class JobStatus:
     """
     has_ended: bool
     """True if all processes have ended and the whole log can be read."""
+    outcome: Literal["", "stopped", "failed"] = ""
+    """How it ended, where the platform knows that better than the nodes. Empty: as they report."""
+    seconds: int | None = None
+    """Seconds that its machines were taken, over all attempts; None if unknown."""
 
 
 class BatchProvider(Provider):
@@ -255,10 +281,12 @@ class BatchProvider(Provider):
         if status is None:
             reason = f"{self.declaration.label} does not know this job (any more)"
             ended = events.Ended(time=time.time(), state="failed", reason=reason)
+            if state.stop_requested:  # before it ran
+                ended = events.Ended(time=time.time(), state="stopped", reason=state.reason)
             yield Observation(events=[ended])
             return
         if status.phase != state.phase and not status.has_ended:
-            yield Observation(events=[events.Phase(time=time.time(), phase=status.phase)])
+            yield Observation(events=[Phase(time=time.time(), phase=status.phase)])
 
         log = LogAttempt(
             lambda positions: self._lines(run, state.nodes, positions, whole=status.has_ended)
@@ -268,7 +296,9 @@ class BatchProvider(Provider):
             waited=True,
             all_reported=all_nodes_reported(state, state.nodes),
         ):
-            yield Observation(events=[ended_event(state, _outcome(state, status), time.time())])
+            final = _outcome(state, status)
+            billing = _billing(run, state, status)
+            yield Observation(events=[ended_event(state, final, time.time(), billing)])
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
         """Ask the job to stop if it exists. Return False if that is not possible yet.
@@ -352,12 +382,18 @@ def program_output(
     out: IO[bytes] | None = None,
     *,
     unknown: Container[int] = (),
+    unknown_text: str = "",
+    seconds: float | None = None,
+    env: Mapping[str, str] | None = None,
+    folder: str | None = None,
 ) -> bytes:
     """Run a program with `data` as its input and return its output.
 
-    `out`: the file for the output; the result is empty then. `unknown`: exit codes that leave open
-    whether the work is done, such as 255 of ssh; the error is then transient and its outcome
-    UNKNOWN. Raise CloudError with its error output if it fails, UsageError if it cannot be started.
+     `out`: the file for the output; the result is empty then. `unknown`: exit codes that leave open
+     whether the work is done, such as 255 of ssh; the error is then transient and its outcome
+     UNKNOWN. `unknown_text`: a pattern of error output that leaves it open, too, as does a program
+     that is killed after `seconds` or by a signal. `env`: its whole environment instead of ours.
+    `folder`: where it runs. Raise CloudError with its error output if it fails, UsageError if it cannot be started.
     """
     try:
         completed = subprocess.run(
@@ -366,28 +402,52 @@ def program_output(
             stdout=out or subprocess.PIPE,
             stderr=subprocess.PIPE,
             check=False,
+            timeout=seconds,
+            env=env,
+            cwd=folder,
         )
     except OSError as error:
         raise UsageError(f"{argv[0]} cannot be started: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        message = f"{argv[0]}: no answer within {seconds:g} s"
+        raise CloudError(message, transient=True, outcome=Outcome.UNKNOWN) from None
     if completed.returncode == 0:
         return completed.stdout or b""
 
-    is_unknown = completed.returncode in unknown
-    outcome = Outcome.UNKNOWN if is_unknown else Outcome.REFUSED
     complaint = completed.stderr.decode(errors="replace").strip()
+    is_unknown = completed.returncode in unknown or completed.returncode < 0
+    if unknown_text and re.search(unknown_text, complaint):
+        is_unknown = True
+
+    outcome = Outcome.UNKNOWN if is_unknown else Outcome.REFUSED
     complaint = complaint or f"exit code {completed.returncode}"
     raise CloudError(f"{argv[0]}: {complaint}", transient=is_unknown, outcome=outcome)
+
+
+def _billing(run: RunFolder, state: RunState, status: JobStatus) -> Billing | None:
+    """Return the cost of the seconds that a platform tells, by the price of the plan."""
+    if status.seconds is None:
+        return None
+
+    usd = None
+    if price := RunRecord(run).price:
+        usd = round(price["usd"] * state.nodes * status.seconds / HOUR, 4)
+
+    return Billing(billable_seconds=status.seconds, usd=usd)
 
 
 def _outcome(state: RunState, status: JobStatus) -> FinalState:
     """Return the final state of a run and its reason, from its nodes and its job."""
     outcomes = {node.outcome for node in state.nodes_ended.values()}
     is_reported = all_nodes_reported(state, state.nodes)
-    if "failed" in outcomes:
+    if "failed" in outcomes or status.outcome == "failed":
         return FinalState("failed", status.phase)
-    if not is_reported and not state.stop_requested:
+    if not is_reported and not (state.stop_requested or status.outcome):
         return FinalState("failed", f"not every node has reported how it ended: {status.phase}")
-    if not is_reported or "stopped" in outcomes:
-        return FinalState("stopped", (state.reason or status.phase) + incomplete_shutdown(state))
+    if not is_reported or status.outcome or "stopped" in outcomes:
+        reason = state.reason
+        if any(node.why == TIME_LIMIT for node in state.nodes_ended.values()):
+            reason = "the time limit was near"
+        return FinalState("stopped", (reason or status.phase) + incomplete_shutdown(state))
 
     return FinalState("succeeded", "")

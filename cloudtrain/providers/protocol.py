@@ -205,7 +205,7 @@ class Provider(ABC):
         self,
         settings: Settings,  # noqa: ARG002
         run_id: str | None,  # noqa: ARG002
-        known: KnownRuns,  # noqa: ARG002
+        known_runs: KnownRuns,  # noqa: ARG002
     ) -> list[DiscoveredRun]:
         """List new or changed jobs that cloudtrain started from any machine.
 

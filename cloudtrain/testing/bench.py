@@ -53,6 +53,9 @@ from pathlib import Path
 
 from cloudtrain_job import emit
 
+if os.environ.get("RANK", "0") != "0":  # the first rank speaks for all, and fails alone
+    time.sleep(0 if sys.argv[1] == "succeed" else 1000)
+    sys.exit()
 secret = os.environ.get("CONFORMANCE_SECRET", "")
 greeting_folder = os.environ.get("CLOUDTRAIN_INPUT_GREETING", "")
 print("the secret is", secret, flush=True)
@@ -151,6 +154,8 @@ class Platform:
     """Location of a folder with the file GREETING_FILE, as in a spec; empty to skip inputs."""
     secret: str = ""
     """Location of SECRET, as in a spec; empty to skip secrets."""
+    nodes: int = 1
+    """Nodes of each job of the suite, with a process each."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +213,7 @@ class Bench:
             "args": [kind, *ARGUMENTS],
             "env": {"CONFORMANCE_VARIABLE": VARIABLE},
             "limits": {"max_runtime": "1 h"},
+            "resources": {"nodes": self.platform.nodes},
             **self.platform.job,
         }
         if self.platform.input:

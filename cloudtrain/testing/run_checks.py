@@ -78,7 +78,7 @@ class RunChecks(Checks):
         run = jobs.ended("succeed", self.timeout_seconds)
         begun = [event for event in run.folder.events() if event.type == "node_started"]
         must(
-            len(begun) == 1,
+            len(begun) == bench.platform.nodes,
             f"started twice with the same request, {len(begun)} launchers have begun",
             "start is idempotent: the remote name is the run id, and a name that is taken by this"
             " very run is no error",

@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
-from cloudtrain_launcher.contract import JOB_FILE, PUBLISHED, NodeContext
+from cloudtrain_launcher.contract import JOB_FILE, PUBLISHED, RESUME_DIR, NodeContext
 from cloudtrain_launcher.environment import job_folders, require_number, require_text
 from cloudtrain_launcher.platforms.azureml import azureml_context
 from cloudtrain_launcher.platforms.sagemaker import failure_file, sagemaker_context
@@ -33,6 +33,7 @@ def plain_context(environ: Mapping[str, str]) -> NodeContext:
         **job_folders(environ)._asdict(),
         failure_file="",
         job_file=require_text(environ, JOB_FILE),
+        resume_dir=environ.get(RESUME_DIR, ""),
         stop_file=environ.get("CLOUDTRAIN_STOP_FILE", ""),
         published=environ.get(PUBLISHED, ""),
     )
