@@ -13,7 +13,7 @@ from cloudtrain.cli.job_of_command import JobCommand, job_options, load_job, swe
 from cloudtrain.cli.options import data_dir, json_option, set_option
 from cloudtrain.cli.output import print_json, print_message, print_output, print_prose
 from cloudtrain.cli.plan_view import difference, overview
-from cloudtrain.cli.terminal import progress_bar
+from cloudtrain.cli.terminal import progress_bar, write_script
 from cloudtrain.errors import UsageError
 from cloudtrain.planning.plan import Plan
 
@@ -34,6 +34,7 @@ from cloudtrain.planning.plan import Plan
     type=click.Path(path_type=Path),
     help="Write request, source and a script of the cloud's own commands that starts the job.",
 )
+@click.option("--script", "as_script", is_flag=True, help="Print the batch script alone, on Slurm.")
 @json_option
 @data_dir
 def plan_command(
@@ -44,6 +45,7 @@ def plan_command(
     as_: str | None,
     against: str | None,
     target: Path | None,
+    as_script: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -58,12 +60,12 @@ def plan_command(
 
     bar = progress_bar("reading source")
     # Placeholders are for people only: no other tool gets them, and no diff compares them.
-    preview = not as_json and against is None and target is None
+    preview = not (as_json or as_script) and against is None and target is None
     plan = api.plan(
         load_job(job, options), provider, as_=as_, data_dir=folder, progress=bar, preview=preview
     )
     issues = list(plan.issues) + sweep_issues_of(plan)
-    if as_json or target:  # a request that would be refused is handed to no other tool
+    if as_json or as_script or target:  # a request that would be refused is handed to no other tool
         raise_errors(issues)
     if target is not None:
         _name_secrets(plan)
@@ -79,11 +81,22 @@ def plan_command(
             print_json({"against": against, "same": not lines, "diff": lines})
         else:
             print_output("\n".join(lines) or f"the same request as {against}")
+    elif as_script:
+        write_script(_script_of(plan))
     elif as_json:
         print_request(plan)
     else:
         print_prose(overview(plan, issues))
     raise_errors(issues)
+
+
+def _script_of(plan: Plan) -> str:
+    """Return the script that is the request. Raise UsageError for another kind of request."""
+    if "script" not in plan.request.document:
+        raise UsageError(f"the request of {plan.target.provider} is no script", hint="--json")
+
+    _name_secrets(plan)
+    return str(plan.request.document["script"])
 
 
 def print_request(plan: Plan) -> None:

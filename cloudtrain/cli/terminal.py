@@ -194,6 +194,11 @@ def print_json(value: Any, *, indent: int | None = 2, exact: bool = False) -> No
     click.echo(escaped_json(text))
 
 
+def write_script(text: str) -> None:
+    """Print a script on stdout with its secrets, for a request that is sent; escape unsafe characters."""
+    click.echo(escaped(text), nl=False)
+
+
 def write_csv(text: str) -> None:
     """Print CSV on stdout, with unsafe characters escaped."""
     click.echo(shown(text), nl=False)

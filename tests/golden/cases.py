@@ -29,6 +29,26 @@ limits: {max_runtime: 6 h, restarts: 3}
 env: {NCCL_DEBUG: WARN}
 secrets: {HF_TOKEN: {local: "env:HF_TOKEN"}}
 """
+ON_SLURM = """
+name: digits
+entrypoint: train.py
+args: {lr: 1.0e-3}
+resources: {nodes: 2, gpus: 4, spot: true}
+inputs: {train-set: "file:///shared/mnist"}
+limits: {max_runtime: 6 h, max_wait: 12 h, restarts: 3}
+env: {NCCL_DEBUG: WARN}
+secrets: {HF_TOKEN: {slurm: "file:/home/me/.token"}, KEY: {slurm: "env:MY_KEY"}}
+tags: {team: vision & speech}
+slurm:
+  partition: gpu
+  spot_partition: preempt
+  account: vision
+  qos: low
+  constraint: h100
+  cpus: 32
+  memory: 200G
+  request: {mail-user: me@here, mail-type: END, contiguous: true}
+"""
 IN_CONTAINERS = """
 name: digits
 entrypoint: train.py
@@ -188,6 +208,7 @@ azure:
 CASES = {
     "local": ("local", PLAIN),
     "docker": ("docker", IN_CONTAINERS),
+    "slurm": ("slurm", ON_SLURM),
     "aws": ("aws", FULL),
     "aws-spot": ("aws", SPOT),
     "aws-kept": ("aws", KEPT),
@@ -310,6 +331,7 @@ SETTINGS = Settings(values=VALUES, origins=dict.fromkeys(VALUES, "cloudtrain.tom
 
 
 EARLIER = {
+    "slurm": "/shared/runs/digits-7f3a/checkpoints",
     "local": "/home/me/data/runs/digits-7f3a/checkpoints",
     "docker": "/home/me/data/runs/digits-7f3a/checkpoints",
     "aws": "s3://my-bucket/earlier/checkpoints",

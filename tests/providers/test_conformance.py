@@ -271,8 +271,8 @@ def test_what_a_provider_has_no_use_for_is_said_not_dropped(tmp_path: Path) -> N
 
 
 def test_an_unknown_provider_is_answered_with_those_at_hand() -> None:
-    with pytest.raises(UsageError, match="unknown provider 'slurm'") as refused:
-        providers.get_provider("slurm")
+    with pytest.raises(UsageError, match="unknown provider 'gcp'") as refused:
+        providers.get_provider("gcp")
     assert "local" in (refused.value.hint or "")
     for hostile in ("../errors", "__init__", "os.path"):
         with pytest.raises(UsageError):

@@ -34,6 +34,7 @@ UNBOUNDED = {
     "providers/aws/rights.py": "a table of the package",
     "providers/azure/infrastructure.py": "a file of the package",
     "providers/azure/rights.py": "a table of the package",
+    "providers/slurm/provider.py": "a part of a log",
     "providers/shared/recording.py": "modules of an installed SDK and of the package",
     "providers/docker/emulator.py": "a document that a submit has just written",
     "providers/docker/node.py": "a document that a submit has just written",
@@ -55,6 +56,7 @@ OWN = {
     "azureml": "azure",
     "docker": "docker",
     "local": "local",
+    "slurm": "slurm",
 }
 """Each name, and the folder of providers/ that it belongs to."""
 

@@ -54,14 +54,16 @@ SEARCH_LAG_SECONDS = 600
 """Maximum lag of search results; SageMaker documents no bound."""
 
 
-def discover_runs(settings: Settings, run_id: str | None, known: KnownRuns) -> list[DiscoveredRun]:
+def discover_runs(
+    settings: Settings, run_id: str | None, known_runs: KnownRuns
+) -> list[DiscoveredRun]:
     """List jobs with our tags in the region of the settings."""
     from cloudtrain.catalog.regional_prices import regional_prices
     from cloudtrain.providers.aws.account import region_of
 
     region = region_of(settings)
     prices = regional_prices("aws", region, settings)
-    return list(_discovered_runs(connect(region), run_id, settings["aws.poll"], prices, known))
+    return list(_discovered_runs(connect(region), run_id, settings["aws.poll"], prices, known_runs))
 
 
 def _discovered_runs(
@@ -69,11 +71,11 @@ def _discovered_runs(
     run_id: str | None,
     poll_seconds: float,
     prices: RegionalPrices,
-    known: KnownRuns,
+    known_runs: KnownRuns,
 ) -> Iterator[DiscoveredRun]:
     """Yield new and changed jobs with our tags in a region, or the job named `run_id`.
 
-    Updates `known.synced_until` when the search is complete.
+    Updates `known_runs.synced_until` when the search is complete.
     """
     filters = [{"Name": f"Tags.{TAG_PREFIX}run", "Operator": "Exists"}]
     account = ""
@@ -83,7 +85,7 @@ def _discovered_runs(
         filters.append({"Name": "TrainingJobName", "Operator": "Equals", "Value": run_id})
     else:
         account = f"aws {cloud.call('sts', 'get_caller_identity')['Account']} {cloud.region}"
-        latest = known.synced_until.get(account, 0.0)
+        latest = known_runs.synced_until.get(account, 0.0)
         if latest:
             since = datetime.fromtimestamp(latest - SEARCH_LAG_SECONDS, UTC)
             filters.append(
@@ -110,7 +112,7 @@ def _discovered_runs(
             if "ResourceConfig" in job and SOURCE in channels:
                 yield _discovered_run(cloud, job, poll_seconds, prices)
     if account:
-        known.synced_until[account] = latest
+        known_runs.synced_until[account] = latest
 
 
 def _discovered_run(

@@ -30,7 +30,9 @@ KNOWN_IN_A_ROW = 50
 """Stop after this many finished jobs in a row: the list is newest first."""
 
 
-def discover_runs(settings: Settings, run_id: str | None, known: KnownRuns) -> list[DiscoveredRun]:
+def discover_runs(
+    settings: Settings, run_id: str | None, known_runs: KnownRuns
+) -> list[DiscoveredRun]:
     """List jobs with our tags in the workspace of the settings."""
     from cloudtrain.catalog.regional_prices import regional_prices
     from cloudtrain.providers.azure.account import workspace_of
@@ -45,7 +47,7 @@ def discover_runs(settings: Settings, run_id: str | None, known: KnownRuns) -> l
     )
     prices = regional_prices("azure", scope.location or "", settings)
     cloud = connect(subscription, resource_group, name)
-    return list(_discovered_runs(cloud, scope, run_id, prices, known))
+    return list(_discovered_runs(cloud, scope, run_id, prices, known_runs))
 
 
 def _discovered_runs(
@@ -53,7 +55,7 @@ def _discovered_runs(
     scope: AzureConfig,
     run_id: str | None,
     prices: RegionalPrices,
-    known: KnownRuns,
+    known_runs: KnownRuns,
 ) -> Iterator[DiscoveredRun]:
     """Yield new and changed jobs with our tags in a workspace, or the job named `run_id`.
 
@@ -65,13 +67,13 @@ def _discovered_runs(
             yield _discovered_run(cloud, scope, job, prices)
         return
 
-    open_runs = {name for name, state in known.states.items() if state not in ENDED}
+    open_runs = {name for name, state in known_runs.states.items() if state not in ENDED}
     in_a_row = 0
     for job in cloud.jobs(f"{TAG_PREFIX}run"):
         if not _is_ours(job):
             continue
         open_runs.discard(job.name)
-        if known.states.get(job.name) not in ENDED:
+        if known_runs.states.get(job.name) not in ENDED:
             in_a_row = 0
             yield _discovered_run(cloud, scope, job, prices)
             continue

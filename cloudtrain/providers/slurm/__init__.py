@@ -1,0 +1,1 @@
+"""Slurm: one sbatch script starts one launcher per node."""

@@ -1,0 +1,106 @@
+"""Questions to the cluster about a job: `doctor`, `check --online` and `submit` ask them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from cloudtrain.providers import plugin
+from cloudtrain.providers.slurm.script import SlurmConfig, partition_of, sbatch, slurm_minutes
+from cloudtrain.providers.slurm.status import LOOK_SECONDS
+
+
+def cluster_checks(plan: plugin.Plan) -> Iterator[plugin.Check]:
+    """Yield the answers. The cluster is only read."""
+    client = plugin.Question("client", "is Slurm's client on this machine")
+    try:
+        yield client.found(_answer("sbatch", "--version"))
+    except (plugin.UsageError, plugin.CloudError) as error:
+        yield client.wrong(error.what, "run cloudtrain on a login node of the cluster")
+        return
+
+    for name, question, setting, ask in (
+        ("request", "does sbatch accept it", ("slurm",), _request),
+        ("time", "does the partition allow it", ("limits", "max_runtime"), _time),
+        ("account", "may this user take it", (), _account),
+        ("grace", "how long may a cancelled job save", (), _grace),
+        ("files", "are folder and inputs here", ("slurm", "folder"), _files),
+        ("nodes", "do they see folder, inputs and Python", (), _nodes),
+    ):
+        yield plugin.Question(name, question, setting).asked(ask, plan)
+
+
+def _answer(*argv: str) -> str:
+    return plugin.program_output(argv, seconds=LOOK_SECONDS).decode().strip()
+
+
+def _request(plan: plugin.Plan) -> None:
+    sbatch(["sbatch", "--test-only"], plan.request.document["script"].encode())
+
+
+def _time(plan: plugin.Plan) -> str:
+    """Compare what `--test-only` does not: a job above the limit waits for ever."""
+    wanted = partition_of(plan.spec)
+    minutes = slurm_minutes(plan)
+    for row in _answer("sinfo", "-h", "-o", "%P|%a|%l").splitlines():
+        name, state, limit = row.split("|")
+        if name.removesuffix("*") == wanted or (not wanted and name.endswith("*")):
+            break
+    else:
+        raise plugin.RefusedError(f"the cluster lacks the partition {wanted or 'by default'}")
+
+    most = _minutes_of(limit)
+    if minutes and most and minutes > most:
+        raise plugin.RefusedError(
+            f"{minutes} min with the time to save, and the partition {name} allows {most} min"
+        )
+
+    return f"the partition {name} is {state}, and its limit is {limit}"
+
+
+def _minutes_of(limit: str) -> int | None:
+    """Read `1-00:00:00` or `5:00`; None for `infinite`."""
+    if not limit[0].isdecimal():
+        return None
+
+    days, _, clock = limit.rpartition("-")
+    hours, minutes = ["0", *clock.split(":")][-3:-1]
+    return (int(days or 0) * 24 + int(hours)) * 60 + int(minutes)
+
+
+def _account(plan: plugin.Plan) -> str:  # noqa: ARG001
+    if "accounting_storage/none" in _answer("scontrol", "show", "config"):
+        raise plugin.NotCheckedError("a cluster without accounting ignores account and QoS")
+
+    return "sbatch compares account and QoS with the cluster's accounting"
+
+
+def _grace(plan: plugin.Plan) -> str:
+    found = re.search(r"KillWait\s*=\s*(\d+)", _answer("scontrol", "show", "config"))
+    if found is None:
+        raise plugin.NotCheckedError("scontrol does not tell KillWait")
+
+    answer = f"{found[1]} s after scancel or a preemption (KillWait)"
+    if int(found[1]) < plan.target.grace_seconds:
+        answer += f", less than the {plan.target.grace_seconds} s of stop_grace"
+
+    return answer
+
+
+def _files(plan: plugin.Plan) -> str:
+    folder = Path(plan.target.config_as(SlurmConfig).folder)
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not os.access(existing, os.W_OK):
+        raise plugin.RefusedError(f"{existing} cannot be written")
+
+    for location in plan.inputs.values():
+        if not Path(location.removeprefix("file://")).exists():
+            raise plugin.RefusedError(f"there is nothing at {location}")
+
+    return str(folder)
+
+
+def _nodes(plan: plugin.Plan) -> None:  # noqa: ARG001
+    raise plugin.NotCheckedError("only a job can tell; its log does")

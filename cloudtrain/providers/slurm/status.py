@@ -1,0 +1,176 @@
+"""The state of a job, as Slurm and the run's folder tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+from urllib.parse import parse_qsl
+
+from cloudtrain.providers import plugin
+
+ENDED = {
+    "BOOT_FAIL": "a node did not boot",
+    "CANCELLED": "cancelled by scancel",
+    "COMPLETED": "completed",
+    "DEADLINE": "removed at its deadline, limits.max_wait",
+    "FAILED": "failed",
+    "NODE_FAIL": "a node failed",
+    "OUT_OF_MEMORY": "out of the memory that it asked for",
+    "PREEMPTED": "preempted",
+    "REVOKED": "revoked",
+    "TIMEOUT": "ended by Slurm at its time limit",
+}
+"""States of a job whose processes have all ended, in words. COMPLETING is a state before them."""
+
+STOPPED = ("CANCELLED", "DEADLINE", "TIMEOUT")
+"""States of a job that was ended, and has not failed."""
+
+STOPPED_CODE = "5"
+"""Exit code of a script whose launchers have stopped."""
+
+FOR_EVER = "waiting does not change that"
+
+REASONS = {
+    "BeginTime": "waits for its time, as after a requeue",
+    "Dependency": "waits for another job",
+    "DependencyNeverSatisfied": f"the job that it waits for has failed; {FOR_EVER}",
+    "JobHeldAdmin": "held by an administrator",
+    "JobHeldUser": "held; scontrol release frees it",
+    "PartitionConfig": f"asks for more than its partition has; {FOR_EVER}",
+    "PartitionDown": "its partition is down",
+    "PartitionNodeLimit": f"asks for more nodes than its partition gives a job; {FOR_EVER}",
+    "PartitionTimeLimit": f"longer than its partition allows; {FOR_EVER}",
+    "Priority": "other jobs are before it",
+    "Resources": "waits for free nodes",
+}
+"""Slurm's reasons for waiting, in words."""
+
+LOOK_SECONDS = 60.0
+"""Seconds after which a silent controller counts as no answer."""
+
+ROW = "%i|%T|%D|%k|%Z|%r"
+"""Columns of squeue: id, state, nodes, comment, folder, reason."""
+
+
+class SlurmJob(NamedTuple):
+    """A job that the controller still knows."""
+
+    number: str
+    state: str
+    nodes: str
+    tags: dict[str, str]
+    """Our tags of the run, which its comment holds."""
+    folder: Path
+    reason: str
+
+    @property
+    def phase(self) -> str:
+        """State in words, with Slurm's reason for it."""
+        phase = ENDED.get(self.state, self.state.lower())
+        if self.state in ("PENDING", "FAILED") and self.reason not in ("None", "NonZeroExitCode"):
+            phase += f": {REASONS.get(self.reason, self.reason)}"
+
+        return phase
+
+
+def slurm_jobs(name: str = "") -> Iterator[SlurmJob]:
+    """Yield this user's jobs that the controller still knows, oldest first."""
+    argv = ["squeue", "--noheader", "--me", "--states=all", "--sort=i", "-o", ROW]
+    if name:
+        argv += ["-n", name]
+
+    for row in plugin.program_output(argv, seconds=LOOK_SECONDS).decode().splitlines():
+        if row.count("|") < ROW.count("|"):  # somebody's own comment has line breaks
+            continue
+        number, state, nodes, comment, folder, reason = row.split("|", 5)
+        tags = plugin.own_tags(dict(parse_qsl(comment)))
+        yield SlurmJob(number, state, nodes, tags, Path(folder), reason)
+
+
+def jobs_of_run(run_id: str, folder: Path) -> list[SlurmJob]:
+    """Return the run's jobs: their name and their folder identify them."""
+    return [job for job in slurm_jobs(run_id) if job.folder == folder]
+
+
+def job_status(run_id: str, folder: Path) -> plugin.JobStatus | None:
+    """Return the state of the run's job; None if there is none.
+
+    The job that has taken the folder trains; others end at once.
+    """
+    jobs = jobs_of_run(run_id, folder)
+    owner = owner_of(folder)
+    for job in jobs:
+        if owner in ("", job.number):
+            return _status(job, folder)
+
+    return _forgotten(owner, folder)
+
+
+def owner_of(folder: Path) -> str:
+    """Return the id of the job that has taken the folder; empty before."""
+    try:
+        return str((folder / "owner").readlink())
+    except OSError:
+        return ""
+
+
+def _status(job: SlurmJob, folder: Path) -> plugin.JobStatus:
+    phase = job.phase + _restarts(folder)
+    if job.state not in ENDED:
+        return plugin.JobStatus(phase=phase, has_ended=False)
+    if job.state == "COMPLETED":
+        return _ended(phase, folder)
+    if job.state == "FAILED" and _text(folder / "exit") == STOPPED_CODE:
+        return _ended("stopped", folder, "stopped")
+    if job.state in STOPPED:
+        return _ended(phase, folder, "stopped")
+
+    return _ended(phase + _last_words(folder), folder, "failed")
+
+
+def _forgotten(owner: str, folder: Path) -> plugin.JobStatus | None:
+    """Return the end of a job that the controller has forgotten (MinJobAge)."""
+    if not owner:
+        return None
+
+    code = _text(folder / "exit")
+    if code == STOPPED_CODE:
+        return _ended("stopped", folder, "stopped")
+
+    return _ended(f"exit code {code or 'unknown'}{_last_words(folder)}", folder)
+
+
+def _restarts(folder: Path) -> str:
+    """Return how often Slurm has started the job again; empty for never."""
+    try:
+        number = (folder / "checkpoints").readlink().name.rpartition("-")[2]
+    except OSError:
+        return ""
+
+    return f", restarted {number} x" if number != "0" else ""
+
+
+def _last_words(folder: Path) -> str:
+    """Return the last line of the script's own log, which says what failed in it."""
+    lines = _text(folder / "batch.log").splitlines()
+    return f": {lines[-1]}" if lines else ""
+
+
+def _ended(
+    phase: str, folder: Path, outcome: Literal["", "stopped", "failed"] = ""
+) -> plugin.JobStatus:
+    """Return the state of an ended job, and delete its secrets if its script was killed."""
+    (folder / "secrets").unlink(missing_ok=True)
+    used = _text(folder / "used")
+    return plugin.JobStatus(
+        phase=phase, has_ended=True, outcome=outcome, seconds=int(used) if used else None
+    )
+
+
+def _text(file: Path) -> str:
+    """Return what a file of the script holds; empty without the file."""
+    try:
+        return plugin.read_regular_text(file, errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""Tests on a real Slurm, which `.ci/engine slurm start` gives."""
