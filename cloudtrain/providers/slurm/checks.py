@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cloudtrain.providers import plugin
-from cloudtrain.providers.slurm.script import SlurmConfig, partition_of, sbatch, slurm_minutes
+from cloudtrain.providers.slurm.script import (
+    SlurmConfig,
+    input_path,
+    partition_of,
+    sbatch,
+    slurm_minutes,
+)
 from cloudtrain.providers.slurm.status import LOOK_SECONDS
 
 
@@ -96,7 +102,7 @@ def _files(plan: plugin.Plan) -> str:
         raise plugin.RefusedError(f"{existing} cannot be written")
 
     for location in plan.inputs.values():
-        if not Path(location.removeprefix("file://")).exists():
+        if not Path(input_path(plan, location)).exists():
             raise plugin.RefusedError(f"there is nothing at {location}")
 
     return str(folder)

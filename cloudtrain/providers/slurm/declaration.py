@@ -14,7 +14,7 @@ def _section() -> type:
 DECLARATION = Declaration(
     name="slurm",
     label="Slurm",
-    input_schemes=("file",),
+    input_schemes=("", "file"),
     input_example="file:///shared/digits",
     secret_stores={"env": "NAME", "file": "PATH"},
     request_name="sbatch script",

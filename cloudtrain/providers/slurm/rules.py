@@ -61,7 +61,7 @@ def _cost(plan: plugin.Plan) -> Iterator[plugin.Issue]:
 
 def _places(plan: plugin.Plan) -> Iterator[plugin.Issue]:
     for name, location in plan.inputs.items():
-        if not location.removeprefix("file://").startswith("/"):
+        if location.startswith("file://") and not location.startswith("file:///"):
             message = f"{location} must be an absolute path"
             yield plugin.Issue(("inputs", name), message, "file:///shared/data")
 

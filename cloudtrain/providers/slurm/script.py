@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from shlex import join, quote
 from typing import Any
 from urllib.parse import urlencode
@@ -206,10 +207,16 @@ def _script(plan: plugin.Plan, folder: str) -> str:
     return "\n".join(["#!/bin/bash", *_sbatch_lines(plan, folder), body])
 
 
+def input_path(plan: plugin.Plan, location: str) -> str:
+    """Return the absolute path of an input; a relative one begins in the folder of the job."""
+    path = Path(location.removeprefix("file://")).expanduser()
+    return os.path.normpath(Path(plan.context.folder) / path)
+
+
 def _layout(plan: plugin.Plan, folder: str) -> plugin.Layout:
     venv = plugin.select_image(plan.spec.image, "slurm").text
     python = "python3" if venv == "auto" else f"{venv}/bin/python3"
-    inputs = {name: path.removeprefix("file://") for name, path in plan.inputs.items()}
+    inputs = {name: input_path(plan, place) for name, place in plan.inputs.items()}
     return plugin.Layout(
         python=python,
         job_file=f"{folder}/job.json",
