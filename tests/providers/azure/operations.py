@@ -47,11 +47,12 @@ def _calls(text: str) -> list[tuple[str, str, int]]:
 
 LOOKUP_CALLS = _calls(
     "arm:GetWorkspace arm:ListVmSizes arm:ListUsages arm:GetDatastore arm:ListSecrets arm:GetJob"
-    " arm:ListCodes"
+    " blob:PutBlob arm:ListCodes"
 )
 UPLOAD_CALLS = [
-    *_calls("arm:StartPendingUpload blob:HeadBlob blob:PutBlob"),
+    *_calls("arm:StartPendingUpload blob:HeadBlob"),
     ("blob", "PutBlob", 2),
+    ("blob", "PutBlob", 3),
     *_calls("blob:SetBlobMetadata arm:PutCode"),
 ]
 CREATE_CALLS = _calls("arm:PutEnvironment arm:PutJob")
@@ -294,11 +295,15 @@ REGISTERED = {*SUBMITTING, f"{WORKSPACES}/environments/versions/read"} - {
 WORKSPACE = f"{WORKSPACES}/read"
 FOLLOWING = {WORKSPACE, f"{WORKSPACES}/experiments/runs/read"}
 DATASTORES = f"{WORKSPACES}/datastores/read"
+MARKER = frozenset({WRITE_BLOBS})
+"""For the marker of the run's folder, without which only `rm --remote` is refused later."""
 OPERATIONS: Mapping[str, Operation] = {
-    "submit": Operation(SUBMITTING, submit),
+    "submit": Operation({*SUBMITTING, WRITE_BLOBS}, submit, MARKER),
     "submit with data": Operation({*SUBMITTING, READ_BLOBS, WRITE_BLOBS}, submit_with_data),
-    "submit in a registered environment": Operation(REGISTERED, submit_newest),
-    "sweep": Operation(SUBMITTING, sweep),
+    "submit in a registered environment": Operation(
+        {*REGISTERED, WRITE_BLOBS}, submit_newest, MARKER
+    ),
+    "sweep": Operation({*SUBMITTING, WRITE_BLOBS}, sweep, MARKER),
     "follow a sweep": Operation({*FOLLOWING, f"{WORKSPACES}/jobs/read"}, follow_sweep),
     "status": Operation(FOLLOWING, lambda _, run: run.status()),
     "logs": Operation(FOLLOWING, read_logs),
