@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.api.monitor import LogStream, RunMonitor, Update, Wait, updates
 from cloudtrain.errors import CloudError, JobFailed, StorageError, UsageError
+from cloudtrain.ownership import is_mine
 from cloudtrain.providers.progress import Note, Progress
 from cloudtrain.runs.files import storing
 from cloudtrain.runs.folder import RunFolder
@@ -261,8 +262,9 @@ class Run:
     ) -> Path:
         """Copy model and output (and checkpoints) to a new folder, by default named like the run.
 
-        The copy is complete or missing. `force`: copy into an existing folder and replace model and
-        output. A folder below the current one gets a .gitignore, so that jobs leave it out.
+        The copy is complete or missing. If the cloud fails, what has arrived is kept beside the
+        folder, and the same call continues. `force`: copy into an existing folder and replace model
+        and output. A folder below the current one gets a .gitignore, so that jobs leave it out.
         `progress` is called with bytes; `note` with a sentence on each file that was left out, such
         as a link that leads out of the run's files. Raise UsageError if the folder is not empty,
         unless `force`; StorageError if there is nothing to copy or the disk refuses.
@@ -350,15 +352,9 @@ def fetch_results(
     note: Note | None,
 ) -> None:
     """Copy these results of the run to the target. Arguments and errors as in `Run.fetch`."""
-    draft = target.absolute().with_name(f".{target.absolute().name}.{run.run_id}.part")
     left_out: list[str] = []
     with storing(target, f"cloudtrain fetch {run.run_id} ANOTHER_FOLDER"):
-        if not state.has_ended:  # what was fetched of it before may have changed
-            shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True, exist_ok=True)
-        for cut_short in draft.rglob(".*.part"):
-            cut_short.unlink()
-
+        draft = _draft_of(target, state)
         try:
             artifacts = provider.fetch(run, state, names, draft, progress, left_out.append)
         except CloudError as error:
@@ -388,6 +384,22 @@ def fetch_results(
     if note is not None:
         for text in left_out:
             note(text)
+
+
+def _draft_of(target: Path, state: RunState) -> Path:
+    """Return the folder that a copy fills, with what an earlier attempt has left in it.
+
+    It begins empty if the run may have changed it since, or another user owns it.
+    """
+    draft = target.absolute().with_name(f".{target.absolute().name}.{state.run_id}.part")
+    if state.has_ended and draft.is_dir() and not draft.is_symlink() and is_mine(draft):
+        for cut_short in draft.rglob(".*.part"):
+            cut_short.unlink()
+    else:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+
+    return draft
 
 
 def _no_files(state: RunState, left_out: Sequence[str], *, has_checkpoints: bool) -> StorageError:

@@ -238,10 +238,11 @@ def make_links(stored: Sequence[Path], folder: Path, note: Note) -> bool:
     """
     links = {}
     for path in stored:
-        links[path.relative_to(folder).as_posix().removesuffix(LINK)] = os.fsdecode(
-            path.read_bytes()
-        )
+        name = path.relative_to(folder).as_posix().removesuffix(LINK)
+        links[name] = os.fsdecode(path.read_bytes())
         path.unlink()
+        if (folder / name).is_symlink():  # of a download that was cut short
+            (folder / name).unlink()
 
     results = Results(folder, (), note)
     for name, target in links.items():

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.bench.measure import BIN, Comparison, Cost, compare, cost, options, report, workplace
+from tests.bench.measure import BIN, Comparison, compare, cost, options, report, workplace
 
 LINES = 200_000
 """Lines of each rank, of about 150 bytes."""
@@ -33,23 +34,19 @@ def measure(place: Path, env: dict[str, str], parsed: argparse.Namespace) -> lis
     torchrun: list[str | Path] = [BIN / "torchrun", "--standalone", "--nproc-per-node=2"]
     torchrun += ["--tee", "3", "--log-dir", place / "tee", "train.py"]
 
-    def reference() -> Cost:
-        return cost(torchrun, env, job)
-
+    reference = partial(cost, torchrun, env, job)
     rows = []
     for what, words, bar in (("attached", [], 1.5), ("detached", ["--detach"], 1.2)):
         command = [*submit, *words]
         row = Comparison(f"two ranks print 60 MB, {what}", "`torchrun --tee 3`", {"cpu": bar})
-        rows.append(
-            compare(row, lambda command=command: cost(command, env, job), reference, parsed.rounds)  # type: ignore[misc]
-        )
+        rows.append(compare(row, partial(cost, command, env, job), reference, parsed.rounds))
 
     cost([*submit, "--run-id", RUN], env, job)
     log = place / "data" / "runs" / RUN / "logs" / "node-0.log"
     logs: list[str | Path] = [BIN / "cloudtrain", "logs", RUN, "--rank", "1"]
     grep: list[str | Path] = ["grep", "-F", "[rank 1]", log]
     row = Comparison("`logs --rank 1` of it", "`grep` of the file", {"cpu": None})
-    rows.append(compare(row, lambda: cost(logs, env, job), lambda: cost(grep, env, job), 3))
+    rows.append(compare(row, partial(cost, logs, env, job), partial(cost, grep, env, job), 3))
     return rows
 
 

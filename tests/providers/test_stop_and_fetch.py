@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.api.lookup import find_run
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import CloudError, StorageError
 from tests.fakes.messages import Call
 from tests.providers.faults import calls_by_operation, complaints
 from tests.providers.sites import ALWAYS, Site
@@ -62,7 +62,7 @@ READ = {"aws": ("s3", "GetObject"), "azure": ("blob", "GetBlob")}
 def test_a_fetch_that_was_cut_short_continues(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.providers.shared.downloads.DOWNLOADS_AT_ONCE", 1)
+    monkeypatch.setattr("cloudtrain.providers.shared.transfers.AT_ONCE", 1)
     run = site.submit("short-1")
     files = {f"step-{number}/weights": f"{number}" * number for number in range(1, 7)}
     for name, text in files.items():
@@ -96,6 +96,24 @@ def test_a_fetch_that_was_cut_short_continues(
         if path.is_file()
     } == files
     assert list(tmp_path.glob(".back.*")) == []
+
+
+def test_a_fetch_writes_nothing_through_a_link_in_the_place_of_its_draft(
+    site: Site, tmp_path: Path
+) -> None:
+    run = site.submit("link-1")
+    site.cloud.put(f"cloudtrain/runs/{run.id}/checkpoints/step-1/weights", b"1")
+    site.start_job(run.id)
+    site.finish_job(run.id)
+    run.wait()
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / f".back.{run.id}.part").symlink_to(elsewhere)
+    with pytest.raises(StorageError, match="File exists"):
+        run.fetch(tmp_path / "back", checkpoints=True)
+
+    assert list(elsewhere.iterdir()) == []
 
 
 # An answer that is not the cloud's is named as such, and tried again, whichever call it answers.

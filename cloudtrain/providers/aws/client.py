@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -28,9 +28,10 @@ from s3transfer.subscribers import BaseSubscriber
 from cloudtrain.errors import CloudError, unreadable
 from cloudtrain.providers.aws.errors import NOT_CONNECTED, refuse_foreign_answers, translated
 from cloudtrain.providers.progress import Progress
-from cloudtrain.providers.shared.downloads import Count, StoredFile
+from cloudtrain.providers.shared.downloads import StoredFile
 from cloudtrain.providers.shared.idempotent_create import Attempt
 from cloudtrain.providers.shared.recording import recording
+from cloudtrain.providers.shared.transfers import Count, counter
 from cloudtrain.source.inputs import SentFile
 from cloudtrain.version import __version__
 
@@ -171,7 +172,7 @@ class AwsClient:
                 bucket,
                 key,
                 ExtraArgs={"ChecksumAlgorithm": "SHA256", **_encryption(kms_key)},
-                Callback=_counted(progress, size),
+                Callback=counter(size, progress),
                 Config=TransferConfig(multipart_chunksize=_PART_BYTES),
             )
 
@@ -396,17 +397,3 @@ def _encryption(kms_key: str | None) -> dict[str, str]:
         return {}
 
     return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key}
-
-
-def _counted(progress: Progress | None, total: int) -> Callable[[int], None] | None:
-    if progress is None:
-        return None
-
-    sent_bytes = 0
-
-    def count(amount: int) -> None:
-        nonlocal sent_bytes
-        sent_bytes += amount
-        progress(sent_bytes, total)
-
-    return count

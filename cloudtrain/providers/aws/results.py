@@ -18,9 +18,10 @@ from cloudtrain.providers.aws.request import JOB, JOB_FILE, channel_uri, publish
 from cloudtrain.providers.aws.submit import Bucket, own_tag_values, request_of
 from cloudtrain.providers.progress import Note, Progress
 from cloudtrain.providers.remote_folder import RemoteFolder
-from cloudtrain.providers.shared.downloads import count_of, download_all
+from cloudtrain.providers.shared.downloads import download_all
 from cloudtrain.providers.shared.log_attempt import backfill
 from cloudtrain.providers.shared.paths import as_folder, run_folder
+from cloudtrain.providers.shared.transfers import counter
 from cloudtrain.runs.files import storing
 from cloudtrain.runs.logs import EVENT_MARK, LogPart, Observation, Positions
 from cloudtrain.source.extract import extract
@@ -156,7 +157,7 @@ def _fetch_archive(
     # Beside the folder: a model may be larger than what fits into /tmp.
     with storing(folder), TemporaryDirectory(dir=folder.parent, prefix=".archive-") as scratch:
         archive = Path(scratch) / "archive.tar.gz"
-        cloud.download(bucket, key, size, archive, count_of(size, progress))
+        cloud.download(bucket, key, size, archive, counter(size, progress))
         rmtree(folder, ignore_errors=True)  # of a download that was cut short
         return extract(archive, folder, [_ROOTS[folder.name]], note, uri)
 

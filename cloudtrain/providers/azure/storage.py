@@ -24,7 +24,8 @@ from cloudtrain.errors import CloudError
 from cloudtrain.providers.azure.error_codes import KEYS_FORBIDDEN
 from cloudtrain.providers.azure.errors import refuse_unreadable_storage, translated
 from cloudtrain.providers.azure.rights import DELETE_BLOBS, READ_BLOBS, WRITE_BLOBS
-from cloudtrain.providers.shared.downloads import Count, StoredFile
+from cloudtrain.providers.shared.downloads import StoredFile
+from cloudtrain.providers.shared.transfers import Count
 from cloudtrain.source.inputs import SentFile
 
 RETRIES: dict[str, Any] = {"retry_total": 4, "initial_backoff": 0.5, "increment_base": 2}

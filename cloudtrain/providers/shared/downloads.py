@@ -1,4 +1,4 @@
-"""Downloads of many files from a cloud's storage, several at the same time.
+"""Downloads of folders from a cloud's storage.
 
 A file gets the time of its object. A file with the size and the time of its object is complete, so
 that a download that was cut short continues.
@@ -8,23 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event, Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.errors import StorageError
 from cloudtrain.file_names import is_storable
+from cloudtrain.providers.shared.transfers import Count, counter, transfer_all
 from cloudtrain.runs.files import storing
 
 if TYPE_CHECKING:
     from cloudtrain.providers.progress import Progress
-
-DOWNLOADS_AT_ONCE = 10
-"""Files that are read at the same time: as many as the AWS CLI reads."""
-
-Count = Callable[[int], None]
-"""Called with the number of bytes that have arrived since the last call."""
 
 
 class StoredFile(NamedTuple):
@@ -35,10 +28,6 @@ class StoredFile(NamedTuple):
     """In bytes."""
     modified: float
     """A Unix timestamp."""
-
-
-class _StoppedError(Exception):
-    """Another download has failed, or the user has pressed Ctrl-C."""
 
 
 def safe_join(folder: Path, name: str) -> Path:
@@ -75,30 +64,16 @@ def download_all(
         if not _is_complete(path, file):
             missing.append((file, path))
 
-    total = sum(file.size for file in files)
-    count = count_of(total, progress, loaded=total - sum(file.size for file, _ in missing))
-    stopped = Event()
-
-    def count_unless_stopped(size: int) -> None:
-        if stopped.is_set():
-            raise _StoppedError
-        count(size)
-
-    def load(item: tuple[StoredFile, Path]) -> None:
+    def load(item: tuple[StoredFile, Path], count: Count) -> None:
         file, path = item
         with storing(path):
-            count_unless_stopped(0)
-            download(file.name, file.size, path, count_unless_stopped)
+            count(0)
+            download(file.name, file.size, path, count)
             os.utime(path, (file.modified, file.modified))
 
-    with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
-        try:
-            for _ in pool.map(load, missing):
-                pass
-        except BaseException:
-            stopped.set()
-            pool.shutdown(cancel_futures=True)
-            raise
+    total = sum(file.size for file in files)
+    before = total - sum(file.size for file, _ in missing)
+    transfer_all(load, missing, counter(total, progress, before))
 
     return paths
 
@@ -110,17 +85,3 @@ def _is_complete(path: Path, file: StoredFile) -> bool:
         return False
 
     return status.st_size == file.size and abs(status.st_mtime - file.modified) < 1e-3
-
-
-def count_of(total: int, progress: Progress | None, loaded: int = 0) -> Count:
-    """Return what adds up bytes from several threads, and calls `progress` with the sum."""
-    lock = Lock()
-
-    def count(size: int) -> None:
-        nonlocal loaded
-        with lock:
-            loaded += size
-            if progress is not None:
-                progress(min(loaded, total), total)
-
-    return count

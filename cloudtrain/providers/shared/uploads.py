@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cloudtrain.errors import Issue, SourceError, warning
 from cloudtrain.planning.plan import json_digest
 from cloudtrain.planning.target import CloudConfig
 from cloudtrain.providers.shared.paths import PREFIX
+from cloudtrain.providers.shared.transfers import Count, counter, transfer_all
 from cloudtrain.runs.files import make_private_folder, replace_text
 from cloudtrain.source.inputs import InputFile, SentFile, digest_input, list_input
 from cloudtrain_wire.bounded_files import read_regular_text
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from cloudtrain.planning.plan import LocalInput, Plan
     from cloudtrain.providers.progress import Progress
     from cloudtrain.providers.shared.downloads import StoredFile
-
-UPLOADS_AT_ONCE = 10
-"""Files that are sent at the same time: as many as the AWS CLI sends."""
 
 LARGE_BYTES = 20_000_000_000
 """Size from which a plan names the cloud's own tool, which resumes inside a large file."""
@@ -130,28 +126,13 @@ def _upload(
     if not missing and manifest in stored:
         return
 
-    total = sum(file.info.st_size for file in files)
-    sent_bytes = total - sum(file.info.st_size for file in missing)
-    lock = Lock()
-
-    def count(size: int) -> None:
-        nonlocal sent_bytes
-        with lock:
-            sent_bytes += size
-            if progress is not None:
-                progress(min(sent_bytes, total), total)
-
-    def send(file: InputFile) -> None:
+    def send(file: InputFile, count: Count) -> None:
         with closing(SentFile(file, digests[file.path], listed, count)) as content:
             storage.upload(f"{folder}/{file.path}", content)
 
-    with ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
-        try:
-            for _ in pool.map(send, missing):
-                pass
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    total = sum(file.info.st_size for file in files)
+    before = total - sum(file.info.st_size for file in missing)
+    transfer_all(send, missing, counter(total, progress, before))
 
     rows = [[file.path, file.info.st_size, digests[file.path]] for file in files]
     storage.put(manifest, json.dumps({"files": rows}, separators=(",", ":")).encode())
