@@ -1,4 +1,4 @@
-"""One job spec for training on SageMaker, Azure ML or your own machine."""
+"""One job spec for training on SageMaker, Azure ML, Slurm or your own machine."""
 
 from __future__ import annotations
 

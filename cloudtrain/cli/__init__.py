@@ -165,7 +165,7 @@ Exit codes: 0 succeeded, 1 the job failed, 2 bad usage or bad spec, 3 refused by
 @click.version_option(__version__, prog_name="cloudtrain", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context, data_dir: str | None, verbose: bool) -> None:
-    """One job spec, trained on SageMaker, Azure ML or your machine."""
+    """Train one job spec on SageMaker, Azure ML, Slurm or your machine."""
     ctx.obj = data_dir
     if verbose:
         import logging

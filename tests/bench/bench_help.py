@@ -21,7 +21,7 @@ import click
 @click.option("--data-dir", metavar="DIR", help="Where runs are kept.")
 @click.version_option("1.0", prog_name="program")
 def main(data_dir):
-    """One job spec, trained on SageMaker, Azure ML or your machine."""
+    """Train one job spec on SageMaker, Azure ML, Slurm or your machine."""
 '''
 COMMAND = '''
 
