@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -284,7 +285,7 @@ PROGRAMS = {
     "pickle": ("not-picklable", "import pickle\npickle.dumps(lambda: 0)"),
     "config": ("", "config = {'epochs': None}\nint(config['epochs'])"),
     "port": (
-        "own-port-in-use",
+        "port-in-use",
         "import socket\nfirst = socket.create_server(('127.0.0.1', 0))\n"
         "socket.create_server(first.getsockname())",
     ),
@@ -362,14 +363,14 @@ TWO_RANKS = {
     "other collective": (
         "if rank == 0:\n    dist.all_reduce(torch.ones(1))\n"
         "else:\n    dist.broadcast(torch.ones(1), 0)\n    dist.barrier()\n",
-        "Timed out waiting",
+        "Timed out waiting|Connection closed by peer",  # whichever rank's error comes first
     ),
     "one rank": (
         "if rank == 1:\n    labels = {}\n    labels['dog']\ndist.barrier()\n",
-        "rank 1 (node 0) raised KeyError: 'dog'",
+        r"rank 1 \(node 0\) raised KeyError: 'dog'",
     ),
 }
-"""Program of two ranks, and the headline, by kind of failure."""
+"""Program of two ranks, and a pattern of the headline, by kind of failure."""
 
 
 @pytest.mark.parametrize("kind", TWO_RANKS)
@@ -386,7 +387,7 @@ def test_every_command_names_the_same_of_two_ranks(cli: CommandLine, kind: str) 
     )
     submitted = cli.run("submit", "--run-id", "two-1")
     failure = assert_explained_alike(cli, "two-1", submitted)
-    assert headline in failure["headline"]
+    assert re.search(headline, failure["headline"])
     if kind == "other collective":
         shown = [(line["rank"], line["text"]) for line in failure["evidence"]]
         assert sorted(shown) == [

@@ -280,6 +280,8 @@ class Mistake(NamedTuple):
     plant: Callable[[pytest.MonkeyPatch, str], None]
     sequence: Sequence
     found: str
+    is_rare: bool = False
+    """It needs one kind of fault in one request, or several steps in one order."""
 
 
 def _wrap(
@@ -395,11 +397,11 @@ def _submit_and(verb: str, machine: CloudMachine) -> None:
 
 LOST = partial(doubt_and_rerun, "create:lostx200 look:unseenx200")
 PLANTED = {
-    "a lost answer is believed": Mistake(_believe_silence, LOST, "a job was denied"),
-    "a second send after a doubtful one": Mistake(_send_again, LOST, "a second job"),
+    "a lost answer is believed": Mistake(_believe_silence, LOST, "a job was denied", is_rare=True),
+    "a second send after a doubtful one": Mistake(_send_again, LOST, "a second job", is_rare=True),
     "a request is not recorded": Mistake(_record_nothing, LOST, "0 of"),
     "an absence is believed for good": Mistake(
-        _believe_absence, partial(arrive_late, "status"), "a job was denied"
+        _believe_absence, partial(arrive_late, "status"), "a job was denied", is_rare=True
     ),
     "a job without tags": Mistake(_forget_tags, partial(_submit_and, "status"), "without the tags"),
     "a stop is forgotten": Mistake(
@@ -410,5 +412,7 @@ PLANTED = {
     "an end that is none": Mistake(
         _end_too_early, partial(_submit_and, "status"), "a job was lost"
     ),
-    "a part of the results": Mistake(_fetch_a_part, _finish_and_fetch, "a fetch brought"),
+    "a part of the results": Mistake(
+        _fetch_a_part, _finish_and_fetch, "a fetch brought", is_rare=True
+    ),
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.providers.cloud_machine import CloudMachine
@@ -90,11 +91,12 @@ def test_a_planted_mistake_is_found_by_its_sequence(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", [name for name in PLANTED if not PLANTED[name].is_rare])
 def test_a_planted_mistake_is_found_by_chance(
     site: Site, new_machine: NewMachine, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     PLANTED[name].plant(monkeypatch, site.provider)
     quick = settings(sequences(THOROUGH_SEQUENCES), phases=[Phase.generate])
-    with pytest.raises(AssertionError):
+    # Flaky: Hypothesis plays a sequence again, and the jobs of the first time are still there.
+    with pytest.raises((AssertionError, Flaky)):
         run_sequences(new_machine, quick)

@@ -254,7 +254,8 @@ def job_reference(region: str, name: str, arn: str, kind: Kind = TRAINING) -> di
     `name`: as requested. In ARNs the service may write it in lower case. The URL is empty in a
     partition whose console has no address that we know.
     """
-    domain = _CONSOLES.get(arn.split(":")[1])
+    partition = arn.removeprefix("arn:").partition(":")[0]
+    domain = _CONSOLES.get(partition)
     url = ""
     if domain:
         console = f"https://{region}.{domain}/sagemaker/home?region={region}"
