@@ -15,7 +15,7 @@ from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.forecast import HOUR
-from cloudtrain.runs.record import RunRecord
+from cloudtrain.runs.record import RunRecord, terms_of
 from cloudtrain.runs.state import ENDED
 from cloudtrain.runs.store import RunStore
 from cloudtrain.runs.tombstones import tombstones
@@ -92,6 +92,10 @@ def cost_of(folder: RunFolder, summary: Mapping[str, Any], now: float) -> dict[s
             cost["usd_per_hour"] = record.price["usd"] * summary["nodes"]
 
     has_ended = summary["state"] in ENDED
+    if not has_ended and quote.get("prepaid"):
+        state = fold(summary["run"], folder.each_event())
+        cost["usd_per_hour"] = terms_of(folder, state.instance).usd_per_hour
+
     if has_ended and not summary["submitted"]:
         state = fold(summary["run"], folder.each_event())
         if not may_start_late(state, now):  # no job, no bill

@@ -85,7 +85,8 @@ def _highest_cost(plan: Plan, estimate: CostEstimate) -> float | None:
 
     provider = plan.target.provider
     tables = prices_in_force(provider, plan.target.where, None, plan.context.data_dir)
-    listed = [tables.price_of(name) for name in plan.target.instances]
+    billed = [name for name in plan.target.instances if name not in estimate.prepaid]
+    listed = [tables.price_of(name) for name in billed]
     per_hour = max((price.usd for price in listed if price), default=0.0) * estimate.nodes
     return max(own, per_hour * (estimate.max_seconds + estimate.overhead_seconds) / HOUR)
 

@@ -94,7 +94,8 @@ class Run:
 
         Return None for an ended run, or if neither time nor cost is known.
         """
-        return forecast(self.cached_status(), terms_of(self.folder), now=time.time())
+        state = self.cached_status()
+        return forecast(state, terms_of(self.folder, state.instance), now=time.time())
 
     def take(self, observations: Iterable[Observation]) -> None:
         """Write observations to the run folder, and its end to the index of `list_runs`."""

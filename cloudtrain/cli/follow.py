@@ -313,7 +313,7 @@ class View:
         now = self.clock()
         if remaining_seconds(state, now) is None:
             return
-        if prediction := forecast(state, terms_of(self.run.folder), now=now):
+        if prediction := forecast(state, terms_of(self.run.folder, state.instance), now=now):
             self._forecast_shown = True
             self._line(f"forecast: {shown(prediction)}")
 

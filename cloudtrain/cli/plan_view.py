@@ -267,6 +267,8 @@ def cost(plan: Plan) -> list[str]:
     if not plan.target.is_rented:
         how = ""
     lines = [f"{estimate.usd_per_hour:.2f} USD/h{how} ({_price_text(plan, estimate)})"]
+    if estimate.prepaid:
+        lines[0] = f"0 to {lines[0]}; paid in advance: {', '.join(estimate.prepaid)}"
     where = plan.origins.get(estimate.cap)
     reason = "  (the default; limits.max_runtime changes it)"
     if where:

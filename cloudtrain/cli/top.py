@@ -50,39 +50,38 @@ def top_command(folder: str | None, /, run: str | None) -> None:
     is printed once.
     """
     target = chosen_run(run, folder)
-    terms = terms_of(target.folder)
     lines: deque[LogLine] = deque(maxlen=MAX_LOG_LINES)
 
     if not sys.stdout.isatty() or target.status().has_ended:
         update = next(target.watch(tail=MAX_LOG_LINES))
-        print_output("\n".join(_frame(update, update.lines, terms, DEFAULT_HEIGHT)))
+        print_output("\n".join(_frame(update, update.lines, target, DEFAULT_HEIGHT)))
         return
 
     with suppress(KeyboardInterrupt):
-        _watch(target, lines, terms)
+        _watch(target, lines)
 
     print_output(
-        "\n".join(_frame(Update(target.cached_status(), [], []), lines, terms, DEFAULT_HEIGHT))
+        "\n".join(_frame(Update(target.cached_status(), [], []), lines, target, DEFAULT_HEIGHT))
     )
 
 
-def _watch(run: Run, lines: deque[LogLine], terms: Terms) -> None:
+def _watch(run: Run, lines: deque[LogLine]) -> None:
     drawn_at = 0.0
     with full_screen() as draw:
         for update in run.watch(tail=MAX_LOG_LINES):
             lines.extend(update.lines)
             if time.monotonic() - drawn_at >= DRAW_SECONDS:
                 drawn_at = time.monotonic()
-                draw(_frame(update, lines, terms, shutil.get_terminal_size().lines - 1))
+                draw(_frame(update, lines, run, shutil.get_terminal_size().lines - 1))
 
 
-def _frame(update: Update, lines: Any, terms: Terms, height: int) -> list[str]:
+def _frame(update: Update, lines: Any, run: Run, height: int) -> list[str]:
     width = shutil.get_terminal_size((100, DEFAULT_HEIGHT)).columns
     printed = [line for line in lines if not line.kind]
     found = screen(
         update.state,
         printed,
-        terms,
+        terms_of(run.folder, update.state.instance),
         now=time.time(),
         width=width,
         height=height,

@@ -48,6 +48,8 @@ class CostEstimate:
     """Machines of a list whose price is unknown."""
     dearest_usd: float = 0.0
     """Maximum cost on the dearest machine of a list that is tried one by one; 0 without a list."""
+    prepaid: tuple[str, ...] = ()
+    """Machines of a list that are paid in advance; the price is of the others."""
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -94,6 +96,7 @@ def estimate_cost(
     transfer_seconds: int = 0,
     price_hint: str = OWN_TABLE_HINT,
     unpriced: tuple[str, ...] = (),
+    prepaid: tuple[str, ...] = (),
 ) -> tuple[CostEstimate, list[Issue]]:
     """Return the limits of a job and their mistakes.
 
@@ -148,6 +151,7 @@ def estimate_cost(
         transfer_seconds=transfer_seconds,
         price_hint=price_hint,
         unpriced=unpriced,
+        prepaid=prepaid,
     )
 
     return made, problems

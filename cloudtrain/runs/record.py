@@ -309,14 +309,19 @@ class Terms:
     """Origin of the limit: `limits.max_cost`, `limits.max_runtime`; empty: the platform."""
 
 
-def terms_of(folder: RunFolder) -> Terms:
-    """Return the terms of a run; empty if its plan cannot be read or is of another machine."""
+def terms_of(folder: RunFolder, instance: str = "") -> Terms:
+    """Return the terms of a run; empty if its plan cannot be read or is of another machine.
+
+    `instance`: the type of its machines, once the cloud chose one.
+    """
     with suppress(StorageError, TypeError, ValueError):
         record = RunRecord(folder)
         quote = record.quote
         usd = part_of(quote, "price").get("usd")
         if usd is not None:
             usd *= quote.get("nodes")
+        if instance in quote.get("prepaid", ()):
+            usd = 0.0
 
         kept_seconds = 0
         if not record.is_rehearsal:

@@ -20,6 +20,11 @@ from tests.support.aws_template import JOB, job_policy
 SPOT = {"EnableManagedSpotTraining": True}
 CPU = {"InstanceType": "ml.m5.xlarge", "InstanceCount": 1}
 PREFERENCES = [{"InstanceType": "ml.g5.xlarge", "InstanceCount": 1}]
+TWICE = {"InstancePreferences": PREFERENCES * 2}
+RESERVED = {
+    "InstancePreferences": PREFERENCES,
+    "TrainingPlanArn": "arn:aws:sagemaker:us-east-1:123456789012:training-plan/mine",
+}
 STREAMED = channel("a", "s3://loopback-bucket/a.txt", InputMode="FastFile")
 ELSEWHERE = {
     "TrainingImage": "123456789012.dkr.ecr.eu-west-1.amazonaws.com/a:1",
@@ -38,6 +43,8 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
         "together with EnableManagedSpotTraining",
         {**SPOT, "ResourceConfig": {"InstancePreferences": PREFERENCES}},
     ),
+    ("can appear only once", {"ResourceConfig": TWICE}),
+    ("together with InstancePreferences", {"ResourceConfig": RESERVED}),
     (
         "MaxPendingTimeInSeconds is not supported",
         {"ResourceConfig": CPU, "StoppingCondition": {"MaxPendingTimeInSeconds": 7200}},

@@ -108,6 +108,14 @@ resources: {instance: {aws: ml.p4d.24xlarge}}
 limits: {max_runtime: 1 h, max_cost: 1 USD}
 aws: {training_plan: "arn:aws:sagemaker:us-east-1:123456789012:training-plan/mine"}
 """
+RESERVED_FIRST = """
+name: digits
+resources: {nodes: 2, gpus: 8, instance: {aws: [ml.p5.48xlarge, ml.p4d.24xlarge]}}
+limits: {max_runtime: 6 h, max_cost: 1000 USD}
+aws:
+  training_plan:
+    ml.p5.48xlarge: arn:aws:sagemaker:us-east-1:123456789012:training-plan/mine
+"""
 AZURE = """
 name: digits
 entrypoint: train.py
@@ -214,6 +222,7 @@ CASES = {
     "aws-kept": ("aws", KEPT),
     "aws-uncompressed": ("aws", UNCOMPRESSED),
     "aws-training-plan": ("aws", RESERVED),
+    "aws-training-plan-first": ("aws", RESERVED_FIRST),
     "azure": ("azure", AZURE),
     "azure-spot": ("azure", AZURE_SPOT),
     "azure-cluster": ("azure", AZURE_CLUSTER),

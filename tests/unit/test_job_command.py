@@ -204,6 +204,22 @@ def test_a_job_of_a_training_plan_costs_nothing_more(
     assert [issue.line() for issue in sweep_issues(plan) if issue.is_error] == []
 
 
+def test_a_job_that_tries_a_training_plan_first_may_cost_what_the_other_machines_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arn = "arn:aws:sagemaker:us-east-1:123456789012:training-plan/mine"
+    reserved = {"training_plan": {"ml.p5.48xlarge": arn}}
+    limits = {"max_cost": "100 USD"}
+    second = {"instance": {"aws": "ml.p4d.24xlarge"}}
+    both = {"instance": {"aws": ["ml.p5.48xlarge", "ml.p4d.24xlarge"]}}
+    alone = on_aws(monkeypatch, resources=second, limits=limits)
+    plan = on_aws(monkeypatch, resources=both, limits=limits, aws=reserved)
+    on_demand, most = cost(alone)
+    assert cost(plan) == [f"0 to {on_demand}; paid in advance: ml.p5.48xlarge", most]
+    stopping = alone.request.document["StoppingCondition"]
+    assert plan.request.document["StoppingCondition"] == stopping
+
+
 def test_an_unknown_price_is_said_to_be_one(
     folder: Path, ask: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,15 @@ def test_a_cost_counts_the_higher_of_the_users_price_and_the_tables(
     assert len(broken()) == 1
 
 
+def test_machines_that_are_paid_in_advance_do_not_count(limits: Path) -> None:
+    write(limits, 'max_cost = "1000 USD"')
+    resources = {"nodes": 2, "instance": {"aws": ["ml.p5.48xlarge", "ml.p4d.24xlarge"]}}
+    assert len(broken(resources=resources)) == 1
+    arn = "arn:aws:sagemaker:us-east-1:123456789012:training-plan/mine"
+    reserved = JOB["aws"] | {"training_plan": {"ml.p5.48xlarge": arn}}
+    assert broken(resources=resources, aws=reserved) == []
+
+
 def test_an_unknown_price_is_beyond_every_cost(limits: Path) -> None:
     b300 = {"gpus": 8, "gpu": "B300"}
     assert broken(resources=b300) == []

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.catalog.pricing import RegionalPrices
+from cloudtrain.catalog.pricing import RegionalPrices, known_prices
 from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.planning.sagemaker import GRACE_SECONDS
 from cloudtrain.providers.aws.config import AwsConfig, connect
@@ -17,6 +17,7 @@ from cloudtrain.providers.aws.phases import (
     ended_at,
     final_state,
     instances_of,
+    is_prepaid,
     phase_event,
     timestamp,
     warm_pool_events,
@@ -123,17 +124,18 @@ def _discovered_run(
 ) -> DiscoveredRun:
     tags = own_tag_values(job.get("Tags", []))
     instance, nodes = instances_of(job)
-    price = prices.price_of(instance)
+    usd = known_prices(prices, [instance])
+    if is_prepaid(job):
+        usd = {instance: 0.0}
+
     usd_per_hour = None
-    known_prices = {}
-    if price:
-        usd_per_hour = price.usd * nodes
-        known_prices[instance] = price.usd
+    if instance in usd:
+        usd_per_hour = usd[instance] * nodes
 
     config = AwsConfig(
         region=cloud.region,
         bucket=uri_parts(channel_uri(job, SOURCE))[0],
-        prices=known_prices,
+        prices=usd,
         poll=poll_seconds,
     )
     request = {key: job[key] for key in REQUEST_FIELDS if key in job}

@@ -168,9 +168,8 @@ def _training_plan(things: Things, thing: Thing) -> None:
     plan = things.cloud.call("sagemaker", "describe_training_plan", TrainingPlanName=thing.name)
     expect("status", plan["Status"], "Active", "Scheduled")
     types = {item["InstanceType"] for item in plan.get("ReservedCapacitySummaries", ())}
-    if types and not types.intersection(things.types):
-        message = f"it reserves {', '.join(types)}, not {' or '.join(things.types)}"
-        raise RefusedError(message)
+    if types and thing.source["InstanceType"] not in types:
+        raise RefusedError(f"it reserves {', '.join(types)}, not {thing.source['InstanceType']}")
     if plan.get("TotalInstanceCount", things.machines) < things.machines:
         raise RefusedError(f"it reserves {plan['TotalInstanceCount']} machines, {things.demand}")
 

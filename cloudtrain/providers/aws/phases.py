@@ -235,7 +235,7 @@ def billing(described: Mapping[str, Any], usd_per_hour: float | None) -> Billing
     `usd_per_hour`: on-demand price of all machines of the job together; None: unknown. SageMaker's
     billable seconds already include the spot discount. Machines of a training plan are paid.
     """
-    if (described.get("ResourceConfig") or {}).get("TrainingPlanArn"):
+    if is_prepaid(described):
         usd_per_hour = 0.0
     billed = described.get("BillableTimeInSeconds")
     if billed is None:
@@ -252,6 +252,17 @@ def billing(described: Mapping[str, Any], usd_per_hour: float | None) -> Billing
         bill = bill.replace(usd=round((billed + (warm or 0)) / 3600 * usd_per_hour, 4))
 
     return bill
+
+
+def is_prepaid(described: Mapping[str, Any]) -> bool:
+    """Return whether a job runs on the machines of a training plan."""
+    resources = described.get("ResourceConfig") or {}
+    instance, _ = instances_of(described)
+    for choice in resources.get("InstancePreferences", ()):
+        if choice["InstanceType"] == instance:
+            return "TrainingPlanArns" in choice
+
+    return "TrainingPlanArn" in resources
 
 
 def instances_of(described: Mapping[str, Any]) -> tuple[str, int]:

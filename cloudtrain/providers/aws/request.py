@@ -378,13 +378,21 @@ def _resources(plan: Plan) -> dict[str, Any]:
     types = plan.target.instances
     nodes = spec.resources.nodes
 
-    choices = [{"InstanceType": name, "InstanceCount": nodes} for name in types]
+    plans = section_of(plan).training_plans(types)
+
+    choices: list[dict[str, Any]] = [
+        {"InstanceType": name, "InstanceCount": nodes} for name in types
+    ]
     resources: dict[str, Any] = {"InstancePreferences": choices}
     if len(types) == 1:
-        resources = dict(choices[0])
+        resources = choices[0]
+        if plans:
+            resources["TrainingPlanArn"] = plans[types[0]]
+    else:
+        for choice in choices:
+            if choice["InstanceType"] in plans:
+                choice["TrainingPlanArns"] = [plans[choice["InstanceType"]]]
 
-    if section_of(plan).training_plan:
-        resources["TrainingPlanArn"] = section_of(plan).training_plan
     disk = spec.resources.disk
     if disk:
         resources["VolumeSizeInGB"] = max(1, -(-disk // 2**30))

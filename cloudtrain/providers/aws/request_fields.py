@@ -111,6 +111,8 @@ def _item_at(items: list[str], tail: Keys) -> str:
 def _resource_path(plan: Plan, tail: Keys) -> Keys:
     resources = plan.spec.resources
     field = str(tail[0]) if tail else ""
+    if "TrainingPlanArns" in tail:
+        return ("aws", "training_plan", plan.target.instances[int(tail[1])])
     if field in ("InstanceType", "InstancePreferences"):
         if resources.instance.get(plan.target.provider):
             path: Keys = ("resources", "instance", plan.target.provider)

@@ -365,19 +365,31 @@ def _capacity(plan: Plan) -> Iterator[Issue]:
 
 
 def _training_plan(plan: Plan) -> Iterator[Issue]:
-    """Yield issues with reserved machines, after TrainingPlanArn in the API reference."""
-    arn = section_of(plan).training_plan
-    if arn is None:
-        return
+    """Yield issues with reserved machines, after ResourceConfig in the API reference."""
+    path: Keys = ("aws", "training_plan")
+    types = plan.target.instances
+    plans = section_of(plan).training_plan or {}
+    if isinstance(plans, str):
+        arns = {path: plans}
+        if len(types) > 1:
+            hint = f"name the type that it reserves: {{{types[0]}: ARN}}"
+            yield Issue(path, "reserves one instance type, and the job has a choice of them", hint)
+    else:
+        arns = {(*path, name): arn for name, arn in plans.items()}
 
-    path = ("aws", "training_plan")
     region = plan.target.config_as(AwsConfig).region
-    if not re.fullmatch(rf"arn:aws[a-z-]*:sagemaker:{region}:\d{{12}}:training-plan/.+", arn):
-        hint = f"aws sagemaker list-training-plans --region {region}"
-        yield Issue(path, f"{arn!r} is not the ARN of a training plan in {region}", hint)
-    if len(plan.target.instances) > 1:
-        hint = "resources.instance: the type that the training plan reserves"
-        yield Issue(path, "reserves one instance type, and the job has a choice of them", hint)
+    for at, arn in arns.items():
+        if not re.fullmatch(rf"arn:aws[a-z-]*:sagemaker:{region}:\d{{12}}:training-plan/.+", arn):
+            hint = f"aws sagemaker list-training-plans --region {region}"
+            yield Issue(at, f"{arn!r} is not the ARN of a training plan in {region}", hint)
+        if at != path and at[-1] not in types:
+            yield Issue(at, "is none of the job's instance types", f"one of {', '.join(types)}")
+
+    named = plan.spec.resources.instance.get(plan.target.provider, ())
+    if plans and len({*named}) < len(named):
+        message = "lists a type twice, and SageMaker takes each type once"
+        hint = "another type for machines on demand"
+        yield Issue(("resources", "instance", plan.target.provider), message, hint)
 
 
 def _time(plan: Plan) -> Iterator[Issue]:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from cloudtrain.errors import Issue
+from cloudtrain.spec import fields
 from cloudtrain.spec.section import Duration, Members, Section, Strings
+
+
+def _read_training_plan(value: Any) -> str | Mapping[str, str] | None:
+    """Read the ARN of a training plan, or one for each instance type."""
+    if value is None or isinstance(value, str):
+        return value
+
+    plans = fields.expect(value, dict, "an ARN, or a mapping from instance type to ARN")
+    return fields.read_each(
+        plans, lambda arn: fields.expect(arn, str, "the ARN of a training plan")
+    )
 
 
 class AwsSection(Section):
@@ -39,9 +51,14 @@ class AwsSection(Section):
         None,
         description="keep the machines this long for the next job; they are billed",
     )
-    training_plan: str | None = Field(
+    training_plan: Annotated[
+        str | Mapping[str, str] | None,
+        BeforeValidator(_read_training_plan),
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "null"}]}),
+    ] = Field(
         None,
-        description="ARN of a training plan: run on its machines, which are paid in advance",
+        description="ARN of a training plan: run on its machines, which are paid in advance;"
+        " {TYPE: ARN} for some types of `resources.instance`, the others on demand",
     )
     network_isolation: bool = Field(
         False,
@@ -70,6 +87,14 @@ class AwsSection(Section):
         description="members of CreateHyperParameterTuningJob that no other field sets, for a sweep"
         " with engine: native",
     )
+
+    def training_plans(self, types: Sequence[str]) -> Mapping[str, str]:
+        """Return the ARN of the training plan of each of these types that has one."""
+        plans = self.training_plan or {}
+        if isinstance(plans, str):
+            return dict.fromkeys(types, plans)
+
+        return {name: plans[name] for name in types if name in plans}
 
     @classmethod
     def contradictions(cls, section: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Issue]:

@@ -62,10 +62,11 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
         config = replace(config, placeholders=(*config.placeholders, "aws.repository"))
 
     prices = regional_prices("aws", region, settings)
-    if spec.section(AwsSection).training_plan:
-        price: Price | None = PREPAID
-    else:
-        price = prices.price_of(*types)
+    prepaid = tuple(spec.section(AwsSection).training_plans(types))
+    billed = [name for name in types if name not in prepaid]
+    price: Price | None = PREPAID
+    if billed or not prepaid:
+        price = prices.price_of(*billed)
 
     estimate, wrong_limits = estimate_cost(
         price,
@@ -75,8 +76,9 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
         grace_seconds=GRACE_SECONDS,
         kept_seconds=spec.section(AwsSection).keep_alive or 0,
         transfer_seconds=TRANSFER_SECONDS,
-        price_hint=prices.hint(*types),
-        unpriced=prices.unpriced(*types),
+        price_hint=prices.hint(*billed),
+        unpriced=tuple(name for name in prices.unpriced(*types) if name not in prepaid),
+        prepaid=prepaid,
     )
     problems += wrong + wrong_image
     problems += prices.problems
@@ -94,7 +96,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
         unpaid=unpaid,
     )
     choice = None
-    if not wrong:
+    if not wrong and not prepaid:  # no other machine costs less
         choice = machine_choice(settings, spec, types, gpus, prices)
 
     return Target(

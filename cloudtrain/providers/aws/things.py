@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.checkup import Thing
 from cloudtrain.planning.reference import ECR, parse_address
 from cloudtrain.providers.aws.config import AwsConfig
-from cloudtrain.providers.aws.request import JOB, SOURCE, uri_parts
+from cloudtrain.providers.aws.request import JOB, SOURCE, section_of, uri_parts
 
 if TYPE_CHECKING:
     from cloudtrain.errors import Keys
@@ -179,11 +179,12 @@ class Things:
             if self.is_built:
                 yield Thing("repository", name, ("aws", "repository"), arn=arn)
 
-        plan = self.resources.get("TrainingPlanArn")
-        if plan:
-            yield Thing(
-                "training plan", plan.rpartition("/")[2], ("aws", "training_plan"), arn=plan
-            )
+        plans = section_of(self.plan).training_plans(self.types)
+        for kind, arn in plans.items():
+            name = arn.rpartition("/")[2]
+            label = f"training plan for {kind}"
+            source = {"InstanceType": kind}
+            yield Thing("training plan", name, ("aws", "training_plan"), label, source, arn)
 
     def _inputs(self) -> Iterator[Thing]:
         """Yield the file systems."""

@@ -150,7 +150,11 @@ def _definition(plan: Plan, training: Mapping[str, Any]) -> dict[str, Any]:
     if preferences:
         del definition["ResourceConfig"]
         size = training["ResourceConfig"].get("VolumeSizeInGB", _SMALLEST_VOLUME_GIB)
-        configs = [{**preference, "VolumeSizeInGB": size} for preference in preferences]
+        configs = []
+        for preference in preferences:  # without training plans, which the rules refuse
+            names = ("InstanceType", "InstanceCount")
+            configs.append({name: preference[name] for name in names} | {"VolumeSizeInGB": size})
+
         definition["HyperParameterTuningResourceConfig"] = {
             "AllocationStrategy": "Prioritized",
             "InstanceConfigs": configs,

@@ -127,6 +127,10 @@ def _job(plan: Plan) -> Iterator[Issue]:
         if getattr(section, name):
             yield Issue(("aws", name), f"a tuning job {instead}", f"leave it out, or {PORTABLE}")
 
+    if section.training_plan and len(plan.target.instances) > 1:
+        message = "a tuning job takes no plan for one of several instance types"
+        yield Issue(("aws", "training_plan"), message, f"name one type, or {PORTABLE}")
+
     for item in spec_overrides(plan.spec, "aws"):
         name = ".".join(item.names)
         is_taken = any(f"{name}.".startswith(f"{taken}.") for taken in _TAKEN)

@@ -275,6 +275,8 @@ class Account:
     """Length of each idle phase of a job."""
     quotas: dict[str, int] = field(default_factory=dict)
     """Instance type -> number that may be used at once; other types are unlimited."""
+    training_plans: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Descriptions of training plans, by name; `AvailableInstanceCount` counts if it is there."""
     file_systems: dict[str, Path] = field(default_factory=dict)
     """Id of a file system -> the folder with its content."""
     longest_run: int = 432_000  # seconds

@@ -172,6 +172,25 @@ class Job:
             self.stop_asked.set()
             self.woken.set()
 
+    def choose_machines(self, plans: Mapping[str, Mapping[str, Any]]) -> None:
+        """Choose the first type whose machines are free, as those on demand are.
+
+        `plans`: descriptions of training plans, by name.
+        """
+        resources = self.body["ResourceConfig"]
+        choices = resources.get("InstancePreferences") or [resources]
+        for choice, machines in zip(choices, instance_choices(resources), strict=True):
+            self.machines = machines
+            arn = choice.get("TrainingPlanArns", [""])[0]
+            plan = plans.get(arn.rpartition("/")[2], {})
+            if plan.get("AvailableInstanceCount", math.inf) >= machines[1]:
+                break
+
+        kind, count = self.machines
+        if "InstancePreferences" in resources:
+            chosen = {"SelectedInstanceType": kind, "SelectedInstanceCount": count}
+            self.update(ResourceConfig={**resources, **chosen})
+
     def take_machines(self) -> None:
         """Begin to bill its machines: at the first download, image included."""
         with self._lock:

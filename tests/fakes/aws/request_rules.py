@@ -309,6 +309,11 @@ def _resources(body: Body) -> Iterator[str]:
             "InstanceCount" in item for item in preferences
         ):
             yield "InstancePreferences need an InstanceCount each, and no InstanceType beside them."
+        types = [item["InstanceType"] for item in preferences]
+        if len(types) > len({*types}):
+            yield "An instance type can appear only once in InstancePreferences."
+        if "TrainingPlanArn" in resources:
+            yield "TrainingPlanArn cannot be used together with InstancePreferences."
     elif "InstanceType" not in resources:
         yield "ResourceConfig needs exactly one of InstanceType and InstancePreferences."
     if any(count < 1 for _, count in instance_choices(resources)):

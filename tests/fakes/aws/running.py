@@ -24,7 +24,13 @@ from cloudtrain.providers.rehearsal import sagemaker as container_emulator
 from cloudtrain.providers.rehearsal.base import node_addresses
 from cloudtrain_wire.ports import free_port
 from tests.fakes.aws.account import Account, Checkpoints, merged, packed
-from tests.fakes.aws.jobs import BOOTING, DOWNLOADING_IMAGE, Job, has_accelerators, instance_choices
+from tests.fakes.aws.jobs import (
+    BOOTING,
+    DOWNLOADING_IMAGE,
+    Job,
+    has_accelerators,
+    instance_choices,
+)
 from tests.fakes.aws.request_rules import check_stage, no_objects
 from tests.fakes.containers import Container as Process
 
@@ -176,16 +182,12 @@ class _JobRun:
             self._attempt(self.folder / str(self.attempts))
 
     def _find_machines(self) -> None:
-        """Take the first choice of machines. A job on GPUs waits in `Pending`, unless on spot."""
+        """Take the first machines that there are. A job on GPUs waits in `Pending`, unless on spot."""
         job = self.job
-        resources = job.body["ResourceConfig"]
-        choices = instance_choices(resources)
+        choices = instance_choices(job.body["ResourceConfig"])
         if not job.spot and any(has_accelerators(kind) for kind, _ in choices):
             job.enter("Pending")
-        kind, count = job.machines = choices[0]
-        if "InstancePreferences" in resources:
-            chosen = {"SelectedInstanceType": kind, "SelectedInstanceCount": count}
-            job.update(ResourceConfig={**resources, **chosen})
+        job.choose_machines(self.account.training_plans)
         job.say(BOOTING)
         self._pause()
 

@@ -135,8 +135,6 @@ class SageMaker:
         self.account.tags = self._visible_tags
         self.jobs: dict[str, Job] = {}
         self.tuning_jobs: dict[str, TuningJob] = {}
-        self.training_plans: dict[str, Document] = {}
-        """Descriptions of training plans, by name."""
         self._threads = JobThreads(self.account.closing)
         self._lock = threading.Lock()
         self.model = service_model("sagemaker")
@@ -251,11 +249,11 @@ class SageMaker:
 
     def _training_plan(self, body: Document) -> Document:
         name = body["TrainingPlanName"]
-        if name not in self.training_plans:
+        if name not in self.account.training_plans:
             raise ServiceError("ResourceNotFound", f"Training plan {name} does not exist")
         arn = f"arn:aws:sagemaker:{self.account.region}:{self.account.account}:training-plan/{name}"
         known = {"TrainingPlanName": name, "TrainingPlanArn": arn, "Status": "Active"}
-        return known | self.training_plans[name]
+        return known | self.account.training_plans[name]
 
     def _tagged(self, body: Document) -> Job | TuningJob:
         kind, _, name = str(body["ResourceArn"]).rpartition("/")

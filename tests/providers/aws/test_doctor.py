@@ -118,8 +118,8 @@ def test_an_account_that_lacks_one_thing_is_told_of_that_thing(
     for attribute, value in row.get("account", {}).items():
         setattr(account, attribute, set(value) if isinstance(value, list) else value)
     if "plan" in row:
-        healthy.cloud.service.training_plans["mine"] = row["plan"]
-        row["job"] = {"aws": {"training_plan": TRAINING_PLAN}}
+        healthy.cloud.account.training_plans["mine"] = row["plan"]
+        row.setdefault("job", {"aws": {"training_plan": TRAINING_PLAN}})
 
     checks = checks_of(healthy.spec(row.get("job", {})))
     if "wrong" in row:

@@ -10,13 +10,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from cloudtrain.api.costs import costs
 from cloudtrain.api.folder_settings import is_confirmed, redirections
 from cloudtrain.api.lookup import find_run, import_remote_runs
 from cloudtrain.api.run import Run
 from cloudtrain.errors import StorageError
+from cloudtrain.runs.record import RunRecord, terms_of
 from cloudtrain.settings import load_settings
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.messages import Call
+from tests.providers.aws.accounts import TRAINING_PLAN
 from tests.providers.aws.archives import (
     DAMAGED,
     HOSTILE,
@@ -29,6 +32,7 @@ from tests.providers.aws.archives import (
 )
 from tests.providers.aws.operations import submitted
 from tests.support.aws_template import EVERYTHING, resolved
+from tests.support.clock import Clock
 from tests.support.in_process import call
 from tests.support.waiting import HANG_SECONDS
 
@@ -91,6 +95,34 @@ def test_machines_that_are_kept_are_shown_until_they_are_given_back(
     assert job.describe()["WarmPoolStatus"]["Status"] == "Terminated"
     result = call("--data-dir", data_dir, "list")
     assert "are kept" not in result.out + result.err
+
+
+@pytest.mark.parametrize("free", [2, 1])
+def test_a_job_takes_the_machines_of_its_training_plan_first_and_pays_for_others(
+    cloud: Cloud, data_dir: str, clock: Clock, free: int
+) -> None:
+    cloud.account.training_plans["mine"] = {"AvailableInstanceCount": free}
+    resources = {"nodes": 2, "instance": {"aws": ["ml.p5.48xlarge", "ml.p4d.24xlarge"]}}
+    reserved = {"training_plan": {"ml.p5.48xlarge": TRAINING_PLAN}}
+    run = submitted(f"reserved-{free}", data_dir, resources=resources, aws=reserved)
+    per_hour = RunRecord(run.folder).quote["price"]["usd"] * 2 if free < 2 else 0.0
+    job = cloud.service.jobs[run.id]
+    job.choose_machines(cloud.account.training_plans)
+    job.take_machines()
+    job.enter("Training")
+    terms = terms_of(run.folder, run.status().instance)
+    (row,) = costs(data_dir=data_dir)
+    import_remote_runs("aws")
+    [found] = [row for row in costs() if row["run"] == run.id]
+    assert (terms.usd_per_hour, row["usd_per_hour"], found["usd_per_hour"]) == (per_hour,) * 3
+    assert bool(row["cap_usd"]) == (free < 2)
+
+    clock.advance(3600)
+    job.finish("Completed", "Completed")
+    for folder in (data_dir, None):
+        bill = find_run(run.id, data_dir=folder).wait(HANG_SECONDS).billing
+        assert bill is not None
+        assert bill.usd == pytest.approx(per_hour, rel=0.01)
 
 
 def test_releasing_machines_that_are_not_kept_is_reported(cloud: Cloud, data_dir: str) -> None:
