@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from cloudtrain.providers import plugin
 from cloudtrain.providers.slurm.section import FORM, PLAIN, SlurmSection
@@ -60,6 +61,12 @@ def _cost(plan: plugin.Plan) -> Iterator[plugin.Issue]:
 
 
 def _places(plan: plugin.Plan) -> Iterator[plugin.Issue]:
+    source = plan.context.source.root
+    runs = Path(plan.spec.section(SlurmSection).folder).resolve()
+    if runs.is_relative_to(source):
+        message = f"{runs} is inside the source folder {source}: each job would ship all earlier runs"
+        yield plugin.Issue(("slurm", "folder"), message, f"a folder beside it: {source}-runs")
+
     for name, location in plan.inputs.items():
         if location.startswith("file://") and not location.startswith("file:///"):
             message = f"{location} must be an absolute path"
