@@ -49,6 +49,15 @@ slurm:
   memory: 200G
   request: {mail-user: me@here, mail-type: END, contiguous: true}
 """
+ON_SLURM_IN_A_CONTAINER = """
+name: digits
+entrypoint: train.py
+image: {slurm: "nvcr.io/nvidia/pytorch:25.09-py3"}
+resources: {nodes: 2, gpus: 4}
+inputs: {train-set: "file:///shared/mnist"}
+secrets: {KEY: {slurm: "env:MY_KEY"}}
+slurm: {container: CONTAINER, cpus: 32}
+"""
 IN_CONTAINERS = """
 name: digits
 entrypoint: train.py
@@ -217,6 +226,8 @@ CASES = {
     "local": ("local", PLAIN),
     "docker": ("docker", IN_CONTAINERS),
     "slurm": ("slurm", ON_SLURM),
+    "slurm-pyxis": ("slurm", ON_SLURM_IN_A_CONTAINER.replace("CONTAINER", "pyxis")),
+    "slurm-apptainer": ("slurm", ON_SLURM_IN_A_CONTAINER.replace("CONTAINER", "apptainer")),
     "aws": ("aws", FULL),
     "aws-spot": ("aws", SPOT),
     "aws-kept": ("aws", KEPT),

@@ -65,6 +65,17 @@ def started(job: Path) -> cloudtrain.Run:
     return cloudtrain.submit(cloudtrain.plan(cloudtrain.load(job), "slurm"))
 
 
+def instead_of(
+    program: str, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, **words: str
+) -> None:
+    """Put a program in front of one of Slurm, or where there is none."""
+    stand_in = folder / "bin" / program
+    stand_in.parent.mkdir(exist_ok=True)
+    stand_in.write_text(text.format(real=shutil.which(program), **words))
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stand_in.parent}{os.pathsep}{os.environ['PATH']}")
+
+
 def counts_until(file: Path) -> str:
     """Return a program that saves its step until a file exists, and resumes from there."""
     return _COUNTS.replace("FINISH", str(file))

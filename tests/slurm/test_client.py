@@ -36,6 +36,8 @@ def said(*words: str) -> str:
         (", request: {no-such: true}", {}, "unrecognized option"),
         (", partition: one", {"resources": "{}", "limits": "{max_runtime: 1 h}"}, "allows 5 min"),
         ("", {"inputs": "{data: {slurm: 'file:///nosuch'}}"}, "there is nothing at file:///nosuch"),
+        ("", {"image": "{slurm: /nosuch}"}, "there is nothing at /nosuch"),
+        (", container: pyxis", {"image": "{slurm: 'pytorch:2'}"}, "the cluster lacks Pyxis"),
     ],
 )
 def test_what_could_never_start_is_refused_before_it_is_sent(

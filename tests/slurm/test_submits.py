@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,15 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import CloudError, Outcome
-from tests.slurm.cluster import NEEDS_SLURM, asked, job_of, log_of, rows_of, started
+from tests.slurm.cluster import (
+    NEEDS_SLURM,
+    asked,
+    instead_of,
+    job_of,
+    log_of,
+    rows_of,
+    started,
+)
 from tests.support.waiting import HANG_SECONDS
 
 pytestmark = NEEDS_SLURM
@@ -22,8 +29,8 @@ import os
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
 """
 LOST_ANSWER = """#!/bin/sh
-case "$*" in *--test-only* | --version) exec {sbatch} "$@";; esac
-{sbatch} "$@" >/dev/null
+case "$*" in *--test-only* | --version) exec {real} "$@";; esac
+{real} "$@" >/dev/null
 echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2
 exit 1
 """
@@ -32,25 +39,14 @@ echo "sbatch: error: Batch job submission failed: Unable to contact slurm contro
 exit 1
 """
 KILLED = """#!/bin/sh
-case "$*" in *--test-only* | --version) exec {sbatch} "$@";; esac
-[ {when} = after ] && {sbatch} "$@" >/dev/null
+case "$*" in *--test-only* | --version) exec {real} "$@";; esac
+[ {when} = after ] && {real} "$@" >/dev/null
 kill -KILL $PPID
 """
 CLIENT = """
 import cloudtrain
 cloudtrain.submit(cloudtrain.plan(cloudtrain.load({job!r}), "slurm", data_dir={data!r}))
 """
-
-
-def instead_of_sbatch(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, **words: str
-) -> None:
-    """Put a program in front of sbatch."""
-    stand_in = folder / "bin" / "sbatch"
-    stand_in.parent.mkdir(exist_ok=True)
-    stand_in.write_text(text.format(sbatch=asked("which", "sbatch").strip(), **words))
-    stand_in.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{stand_in.parent}{os.pathsep}{os.environ['PATH']}")
 
 
 def runs_of(data: str | None = None) -> list[cloudtrain.Run]:
@@ -79,7 +75,7 @@ def test_digits_trains_on_two_nodes_with_two_processes_each(tmp_path: Path) -> N
 def test_a_job_whose_answer_was_lost_is_found_and_runs_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    instead_of_sbatch(tmp_path, monkeypatch, LOST_ANSWER)
+    instead_of("sbatch", tmp_path, monkeypatch, LOST_ANSWER)
     with pytest.raises(CloudError, match="timed out") as unknown:
         started(job_of(tmp_path, RANKS))
 
@@ -94,7 +90,7 @@ def test_a_controller_that_was_not_reached_has_no_job(
 ) -> None:
     job = job_of(tmp_path, RANKS)
     plan = cloudtrain.plan(cloudtrain.load(job), "slurm")
-    instead_of_sbatch(tmp_path, monkeypatch, NO_CONTROLLER)
+    instead_of("sbatch", tmp_path, monkeypatch, NO_CONTROLLER)
     with pytest.raises(CloudError, match="connect failure") as refused:
         cloudtrain.submit(plan, issues=[])
 
@@ -107,7 +103,7 @@ def test_a_client_that_was_killed_around_sbatch_leaves_one_job_or_none(
 ) -> None:
     job = job_of(tmp_path, RANKS)
     data = str(tmp_path / "data")
-    instead_of_sbatch(tmp_path, monkeypatch, KILLED, when=when)
+    instead_of("sbatch", tmp_path, monkeypatch, KILLED, when=when)
     client = CLIENT.format(job=str(job), data=data)
     killed = subprocess.run([sys.executable, "-c", client], check=False)
     assert killed.returncode == -signal.SIGKILL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from cloudtrain.providers.slurm.script import (
     sbatch,
     slurm_minutes,
 )
+from cloudtrain.providers.slurm.section import SlurmSection
 from cloudtrain.providers.slurm.status import LOOK_SECONDS
 
 
@@ -31,8 +33,9 @@ def cluster_checks(plan: plugin.Plan) -> Iterator[plugin.Check]:
         ("request", "does sbatch accept it", ("slurm",), _request),
         ("time", "does the partition allow it", ("limits", "max_runtime"), _time),
         ("account", "may this user take it", (), _account),
+        ("container", "does the cluster start it", ("slurm", "container"), _container),
         ("grace", "how long may a cancelled job save", (), _grace),
-        ("files", "are folder and inputs here", ("slurm", "folder"), _files),
+        ("files", "are folder, inputs and image here", ("slurm", "folder"), _files),
         ("nodes", "do they see folder, inputs and Python", (), _nodes),
     ):
         yield plugin.Question(name, question, setting).asked(ask, plan)
@@ -83,6 +86,20 @@ def _account(plan: plugin.Plan) -> str:  # noqa: ARG001
     return "sbatch compares account and QoS with the cluster's accounting"
 
 
+def _container(plan: plugin.Plan) -> str:
+    container = plan.spec.section(SlurmSection).container
+    if container is None:
+        return "none: the job runs in a Python environment"
+    if container == "pyxis":
+        if "--container-image" not in _answer("srun", "--help"):
+            raise plugin.RefusedError("srun has no --container-image: the cluster lacks Pyxis")
+        return "srun has --container-image"
+    if shutil.which("apptainer") is None:
+        raise plugin.NotCheckedError("apptainer is not on this machine; the nodes may have it")
+
+    return f"{_answer('apptainer', '--version')} is on this machine; nodes were not asked"
+
+
 def _grace(plan: plugin.Plan) -> str:
     found = re.search(r"KillWait\s*=\s*(\d+)", _answer("scontrol", "show", "config"))
     if found is None:
@@ -101,8 +118,12 @@ def _files(plan: plugin.Plan) -> str:
     if not os.access(existing, os.W_OK):
         raise plugin.RefusedError(f"{existing} cannot be written")
 
-    for location in plan.inputs.values():
-        if not Path(input_path(plan, location)).exists():
+    image = plugin.select_image(plan.spec.image, "slurm").text
+    places = {location: input_path(plan, location) for location in plan.inputs.values()}
+    if image.startswith("/"):
+        places[image] = image
+    for location, path in places.items():
+        if not Path(path).exists():
             raise plugin.RefusedError(f"there is nothing at {location}")
 
     return str(folder)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cloudtrain.providers import plugin
+from cloudtrain.providers.slurm.container import IMAGE_FILES
+from cloudtrain.providers.slurm.script import input_path
 from cloudtrain.providers.slurm.section import FORM, PLAIN, SlurmSection
 
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -23,14 +25,23 @@ def rule_issues(plan: plugin.Plan) -> Iterator[plugin.Issue]:
 
 def _image(plan: plugin.Plan) -> Iterator[plugin.Issue]:
     image = plugin.select_image(plan.spec.image, "slurm")
-    if image.text == "auto" or (image.text.startswith("/") and not image.is_build):
-        return
+    container = plan.spec.section(SlurmSection).container
+    if image.is_build:
+        message = "is built for Docker and the clouds alone; Slurm takes a finished image"
+        hint = "image: {slurm: /shared/train.sqsh} with slurm.container, or a Python environment"
+        yield plugin.Issue(image.path, message, hint)
+    elif container and image.text == "auto":
+        message = f"{container} has no image to start"
+        hint = "image: {slurm: nvcr.io/nvidia/pytorch:25.09-py3}"
+        yield plugin.Issue(("slurm", "container"), message, hint)
+    elif not container and image.text != "auto" and not _is_environment(image.text):
+        message = "names a container, and slurm.container does not say what starts it"
+        hint = "slurm: {container: pyxis}, or apptainer; or image: {slurm: /shared/venvs/train}"
+        yield plugin.Issue(image.path, message, hint)
 
-    yield plugin.Issue(
-        image.path,
-        "names a container, which is not supported on Slurm yet; a Python environment is",
-        "image: {slurm: /shared/venvs/train}",
-    )
+
+def _is_environment(image: str) -> bool:
+    return image.startswith("/") and not image.endswith(IMAGE_FILES)
 
 
 def _resources(plan: plugin.Plan) -> Iterator[plugin.Issue]:
@@ -62,15 +73,24 @@ def _cost(plan: plugin.Plan) -> Iterator[plugin.Issue]:
 
 def _places(plan: plugin.Plan) -> Iterator[plugin.Issue]:
     source = plan.context.source.root
-    runs = Path(plan.spec.section(SlurmSection).folder).resolve()
+    section = plan.spec.section(SlurmSection)
+    runs = Path(section.folder).resolve()
     if runs.is_relative_to(source):
-        message = f"{runs} is inside the source folder {source}: each job would ship all earlier runs"
+        message = (
+            f"{runs} is inside the source folder {source}: each job would ship all earlier runs"
+        )
         yield plugin.Issue(("slurm", "folder"), message, f"a folder beside it: {source}-runs")
 
     for name, location in plan.inputs.items():
         if location.startswith("file://") and not location.startswith("file:///"):
             message = f"{location} must be an absolute path"
             yield plugin.Issue(("inputs", name), message, "file:///shared/data")
+
+    inputs = [input_path(plan, location) for location in plan.inputs.values()]
+    for path in (section.folder, *inputs):
+        if section.container and re.search("[:,]", path):
+            message = f"cannot mount {path}, whose name has a colon or a comma"
+            yield plugin.Issue(("slurm", "container"), message, "give the folder another name")
 
     for name, place in plan.secrets.items():
         store, _, source = place.partition(":")

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from cloudtrain.providers import plugin
+from cloudtrain.providers.slurm.container import apptainer_words, pyxis_options
 from cloudtrain.providers.slurm.section import SlurmSection
 
 FOLDERS = ("source", "output", "model", "checkpoints-0")
@@ -198,11 +199,11 @@ def _script(plan: plugin.Plan, folder: str) -> str:
         nodes=nodes,
         restarts=NO_LIMIT if plan.spec.resources.spot else plan.spec.limits.retries,
         exports="\n".join(exports),
-        launcher=join(launch.argv),
+        launcher=join([*apptainer_words(plan, layout), *launch.argv]),
         limit=time_limit(plan) or NO_LIMIT,
         patience=plan.target.grace_seconds + PATIENCE,
         requeue=REQUEUE if is_requeued(plan) else "",
-        options=" ".join(_srun_options(plan, folder)),
+        options=" ".join(_srun_options(plan, layout, folder)),
     )
     return "\n".join(["#!/bin/bash", *_sbatch_lines(plan, folder), body])
 
@@ -215,7 +216,10 @@ def input_path(plan: plugin.Plan, location: str) -> str:
 
 def _layout(plan: plugin.Plan, folder: str) -> plugin.Layout:
     venv = plugin.select_image(plan.spec.image, "slurm").text
-    python = "python3" if venv == "auto" else f"{venv}/bin/python3"
+    python = f"{venv}/bin/python3"
+    if venv == "auto" or plan.spec.section(SlurmSection).container:
+        python = "python3"
+
     inputs = {name: input_path(plan, place) for name, place in plan.inputs.items()}
     return plugin.Layout(
         python=python,
@@ -279,7 +283,7 @@ def _node_options(plan: plugin.Plan) -> dict[str, Any]:
     }
 
 
-def _srun_options(plan: plugin.Plan, folder: str) -> list[str]:
+def _srun_options(plan: plugin.Plan, layout: plugin.Layout, folder: str) -> list[str]:
     """Return the options of the step, which ends if a launcher fails."""
     options = {
         "export": "ALL",
@@ -287,6 +291,7 @@ def _srun_options(plan: plugin.Plan, folder: str) -> list[str]:
         "wait": 0,
         "open-mode": "append",
         **_node_options(plan),
+        **pyxis_options(plan, layout),
     }
     return [*_written(options, quote), f"--output={quote(f'{folder}/node-%n.log')}"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from cloudtrain.providers import plugin
 
 PLAIN = r'^[^"\\%\n]+$'
@@ -72,6 +74,11 @@ class SlurmSection(plugin.Section):
         None,
         pattern=r"^\d+[KMGT]?$",
         description="Memory of a node as sbatch writes it, such as `64G`; Slurm's default if unset.",
+    )
+    container: Literal["pyxis", "apptainer"] | None = plugin.Field(
+        None,
+        description="What starts `image` as a container: Pyxis with Enroot, or Apptainer. The image is"
+        " of a registry, or a file that all nodes see. Unset: `image` is a Python environment.",
     )
     price: plugin.Money = plugin.Field(
         None,
