@@ -17,7 +17,7 @@ if [ -n "$ctld" ] && is_ours "$ctld"; then
         sleep 0.2
     done
 fi
-for name in slurmctld slurmd-n1 slurmd-n0 munged; do
+for name in slurmctld slurmd-n1 slurmd-n0 slurmdbd mariadbd munged; do
     pid=$(sed -n "s/^$name //p" "$bed/pids" | tail -n 1)
     [ -n "$pid" ] && is_ours "$pid" || continue
     kill -TERM "$pid" 2>/dev/null

@@ -17,6 +17,8 @@ CONF = os.environ.get("SLURM_CONF", "")
 
 _PIDS = Path(CONF).parent / "pids"
 
+HAS_SLURMDBD = bool(CONF) and "slurmdbd" in Path(CONF).read_text()
+
 NEEDS_SLURM = pytest.mark.skipif(
     not CONF or not shutil.which("sbatch"), reason="needs SLURM_CONF of `.ci/engine slurm start`"
 )
@@ -84,6 +86,17 @@ def counts_until(file: Path) -> str:
 def asked(*argv: str) -> str:
     """Return what a program of Slurm answers."""
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+def client(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the client."""
+    argv = [sys.executable, "-m", "cloudtrain", *words]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def said(*words: str) -> str:
+    """Return what a command prints."""
+    return client(*words).stdout
 
 
 def rows_of(run: cloudtrain.Run, columns: str = "%i") -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
+from getpass import getuser
 from pathlib import Path
 
 from cloudtrain.providers import plugin
@@ -25,8 +25,8 @@ def cluster_checks(plan: plugin.Plan) -> Iterator[plugin.Check]:
     client = plugin.Question("client", "is Slurm's client on this machine")
     try:
         yield client.found(_answer("sbatch", "--version"))
-    except (plugin.UsageError, plugin.CloudError) as error:
-        yield client.wrong(error.what, "run cloudtrain on a login node of the cluster")
+    except (plugin.NotCheckedError, plugin.CloudError) as error:
+        yield client.wrong(str(error), "run cloudtrain on a login node of the cluster")
         return
 
     for name, question, setting, ask in (
@@ -42,7 +42,10 @@ def cluster_checks(plan: plugin.Plan) -> Iterator[plugin.Check]:
 
 
 def _answer(*argv: str) -> str:
-    return plugin.program_output(argv, seconds=LOOK_SECONDS).decode().strip()
+    try:
+        return plugin.program_output(argv, seconds=LOOK_SECONDS).decode().strip()
+    except plugin.UsageError as error:
+        raise plugin.NotCheckedError(error.what) from None
 
 
 def _request(plan: plugin.Plan) -> None:
@@ -80,10 +83,12 @@ def _minutes_of(limit: str) -> int | None:
 
 
 def _account(plan: plugin.Plan) -> str:  # noqa: ARG001
+    """Name what this user may take: `_request` has asked whether the job does."""
     if "accounting_storage/none" in _answer("scontrol", "show", "config"):
         raise plugin.NotCheckedError("a cluster without accounting ignores account and QoS")
 
-    return "sbatch compares account and QoS with the cluster's accounting"
+    own = ("show", "assoc", f"user={getuser()}", "format=account,partition,qos")
+    return f"account|partition|QoS: {_answer('sacctmgr', '--noheader', '--parsable2', *own)}"
 
 
 def _container(plan: plugin.Plan) -> str:
@@ -94,8 +99,6 @@ def _container(plan: plugin.Plan) -> str:
         if "--container-image" not in _answer("srun", "--help"):
             raise plugin.RefusedError("srun has no --container-image: the cluster lacks Pyxis")
         return "srun has --container-image"
-    if shutil.which("apptainer") is None:
-        raise plugin.NotCheckedError("apptainer is not on this machine; the nodes may have it")
 
     return f"{_answer('apptainer', '--version')} is on this machine; nodes were not asked"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from cloudtrain.providers import plugin
 from cloudtrain.providers.slurm.section import SlurmSection
@@ -21,10 +20,9 @@ def pyxis_options(plan: plugin.Plan, layout: plugin.Layout) -> dict[str, str]:
         return {}
 
     image = plugin.select_image(plan.spec.image, "slurm").text
-    mounts = [f"{path}:{path}{flag}" for path, flag in mounted(layout)]
     return {
         "container-image": REGISTRY.sub(r"\1#", image),
-        "container-mounts": ",".join(mounts),
+        "container-mounts": ",".join(_mounts(layout)),
     }
 
 
@@ -37,18 +35,14 @@ def apptainer_words(plan: plugin.Plan, layout: plugin.Layout) -> list[str]:
     if not image.startswith("/") and "://" not in image:
         image = f"docker://{image}"
 
-    words = ["apptainer", "exec"]
+    words = ["apptainer", "exec", "--bind", ",".join(_mounts(layout)), image]
     if plan.gpus:
-        words.append("--nv")
-    for path, flag in mounted(layout):
-        words += ["--bind", f"{path}:{path}{flag}"]
-
-    return [*words, image]
+        words.insert(2, "--nv")
+    return words
 
 
-def mounted(layout: plugin.Layout) -> Iterator[tuple[str, str]]:
-    """Yield the folders of a job, at the same paths in its container, with a flag of each."""
-    yield layout.source.removesuffix("/source"), ""
-    for path in (*layout.inputs.values(), layout.resume):
-        if path:
-            yield path, ":ro"
+def _mounts(layout: plugin.Layout) -> list[str]:
+    """Return the folders of a job, which have the same paths in its container."""
+    folder = layout.source.removesuffix("/source")
+    read_only = [f"{path}:{path}:ro" for path in (*layout.inputs.values(), layout.resume) if path]
+    return [f"{folder}:{folder}", *read_only]

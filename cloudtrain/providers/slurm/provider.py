@@ -87,10 +87,7 @@ class Slurm(plugin.BatchProvider):
     def export(self, plan: plugin.Plan) -> plugin.Export:
         request = plan.request
         return plugin.Export(
-            files={
-                "job.json": json.dumps(request.job.to_json()),
-                "job.sbatch": request.document["script"],
-            },
+            files=_files(request),
             archive="source.tar.gz",
             commands=start_commands(request.document),
         )
@@ -105,8 +102,8 @@ class Slurm(plugin.BatchProvider):
 
         with TemporaryDirectory() as folder:
             shutil.copyfile(archive, Path(folder, "source.tar.gz"))
-            Path(folder, "job.json").write_text(json.dumps(request.job.to_json()), encoding="utf-8")
-            Path(folder, "job.sbatch").write_text(script, encoding="utf-8")
+            for name, text in _files(request).items():
+                Path(folder, name).write_text(text, encoding="utf-8")
             *steps, send = start_commands(request.document)
             for argv in steps:
                 plugin.program_output(argv, folder=folder)
@@ -153,6 +150,13 @@ class Slurm(plugin.BatchProvider):
         folder = Path(self.job_folder(run), name)
         if folder.is_dir():
             plugin.program_output(["tar", "cz", "-C", str(folder), "."], out=file)
+
+
+def _files(request: plugin.Request) -> dict[str, str]:
+    return {
+        "job.json": json.dumps(request.job.to_json()),
+        "job.sbatch": request.document["script"],
+    }
 
 
 PROVIDER = Slurm

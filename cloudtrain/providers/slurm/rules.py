@@ -26,22 +26,16 @@ def rule_issues(plan: plugin.Plan) -> Iterator[plugin.Issue]:
 def _image(plan: plugin.Plan) -> Iterator[plugin.Issue]:
     image = plugin.select_image(plan.spec.image, "slurm")
     container = plan.spec.section(SlurmSection).container
-    if image.is_build:
-        message = "is built for Docker and the clouds alone; Slurm takes a finished image"
-        hint = "image: {slurm: /shared/train.sqsh} with slurm.container, or a Python environment"
-        yield plugin.Issue(image.path, message, hint)
-    elif container and image.text == "auto":
-        message = f"{container} has no image to start"
-        hint = "image: {slurm: nvcr.io/nvidia/pytorch:25.09-py3}"
+    is_folder = image.text.startswith("/") and not image.text.endswith(IMAGE_FILES)
+    is_finished = image.text != "auto" and not image.is_build
+    if container and not is_finished:
+        message = f"{container} starts a finished image, and the job names none"
+        hint = "image: {slurm: nvcr.io/nvidia/pytorch:25.09-py3}, or a file that all nodes see"
         yield plugin.Issue(("slurm", "container"), message, hint)
-    elif not container and image.text != "auto" and not _is_environment(image.text):
-        message = "names a container, and slurm.container does not say what starts it"
+    elif not container and image.text != "auto" and not (is_finished and is_folder):
+        message = "is no Python environment, and slurm.container does not say what starts an image"
         hint = "slurm: {container: pyxis}, or apptainer; or image: {slurm: /shared/venvs/train}"
         yield plugin.Issue(image.path, message, hint)
-
-
-def _is_environment(image: str) -> bool:
-    return image.startswith("/") and not image.endswith(IMAGE_FILES)
 
 
 def _resources(plan: plugin.Plan) -> Iterator[plugin.Issue]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -52,12 +53,21 @@ LOOK_SECONDS = 60.0
 ROW = "%i|%T|%D|%k|%Z|%r"
 """Columns of squeue: id, state, nodes, comment, folder, reason."""
 
+COLUMNS = "JobIDRaw,State,NNodes,Comment,WorkDir,ExitCode"
+"""The same columns of sacct, with the exit code as the reason."""
+
+NO_ACCOUNTING = "accounting storage is disabled"
+"""Complaint of sacct on a cluster without slurmdbd."""
+
+DAY = 86400.0
+
 
 class SlurmJob(NamedTuple):
-    """A job that the controller still knows."""
+    """A job that the controller or the accounting knows."""
 
     number: str
     state: str
+    """State in one word."""
     nodes: str
     tags: dict[str, str]
     """Our tags of the run, which its comment holds."""
@@ -80,12 +90,16 @@ def slurm_jobs(name: str = "") -> Iterator[SlurmJob]:
     if name:
         argv += ["-n", name]
 
+    return _jobs(argv)
+
+
+def _jobs(argv: list[str]) -> Iterator[SlurmJob]:
     for row in plugin.program_output(argv, seconds=LOOK_SECONDS).decode().splitlines():
         if row.count("|") < ROW.count("|"):  # somebody's own comment has line breaks
             continue
         number, state, nodes, comment, folder, reason = row.split("|", 5)
         tags = plugin.own_tags(dict(parse_qsl(comment)))
-        yield SlurmJob(number, state, nodes, tags, Path(folder), reason)
+        yield SlurmJob(number, state.split()[0], nodes, tags, Path(folder), reason)
 
 
 def jobs_of_run(run_id: str, folder: Path) -> list[SlurmJob]:
@@ -93,16 +107,39 @@ def jobs_of_run(run_id: str, folder: Path) -> list[SlurmJob]:
     return [job for job in slurm_jobs(run_id) if job.folder == folder]
 
 
+def accounted_jobs(run_id: str, folder: Path) -> list[SlurmJob]:
+    """Return the run's ended jobs of the cluster's accounting; none without accounting.
+
+    Nothing is asked about a run whose script was never written, so that a first submit needs no
+    accounting that answers.
+    """
+    try:
+        sent = (folder / "job.sbatch").stat().st_mtime
+        days = int((time.time() - sent) // DAY) + 2
+        since = f"--starttime=now-{days}days"
+        argv = ["sacct", "-nPX", since, f"--name={run_id}", f"--format={COLUMNS}"]
+        jobs = [job._replace(reason=f"exit code {job.reason}") for job in _jobs(argv)]
+    except (OSError, plugin.UsageError):  # not sent, or no sacct
+        return []
+    except plugin.CloudError as error:
+        if NO_ACCOUNTING in error.what:
+            return []
+        raise
+
+    # A job that the controller has lost counts as running for ever.
+    return [job for job in jobs if job.folder == folder and job.state in ENDED]
+
+
 def job_status(run_id: str, folder: Path) -> plugin.JobStatus | None:
     """Return the state of the run's job; None if there is none.
 
     The job that has taken the folder trains; others end at once.
     """
-    jobs = jobs_of_run(run_id, folder)
     owner = owner_of(folder)
-    for job in jobs:
-        if owner in ("", job.number):
-            return _status(job, folder)
+    for look in (jobs_of_run, accounted_jobs):
+        for job in look(run_id, folder):
+            if owner in ("", job.number):
+                return _status(job, folder)
 
     return _forgotten(owner, folder)
 
