@@ -189,9 +189,10 @@ def test_command_of_the_page_names_parameters_of_the_template(
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) <= parameters.keys()
 
 
-def test_cfn_lint_finds_nothing() -> None:
+@pytest.mark.parametrize("name", ["aws/cloudtrain.yaml", "slurm/pcs.yaml"])
+def test_cfn_lint_finds_nothing(name: str) -> None:
     pytest.importorskip("cfnlint")
-    path = str(bundled("infra") / "aws" / "cloudtrain.yaml")
+    path = str(bundled("infra") / name)
     argv = [str(Path(sys.executable).with_name("cfn-lint")), "--", path]
     process = subprocess.run(
         argv, capture_output=True, text=True, check=False, timeout=HANG_SECONDS
