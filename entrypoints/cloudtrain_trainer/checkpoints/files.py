@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -17,12 +16,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from cloudtrain_trainer.checkpoints import sums
 from cloudtrain_trainer.ranks import Ranks
 
-FORMAT = 3
-"""Version of the files and their names."""
-READ = (2, 3)
-"""Versions that are read, checkpoints of others are skipped. 2: torch.distributed.checkpoint's."""
+FORMAT = 4
+"""Version of the files, their names and their sums."""
+READ = (2, 3, FORMAT)
+"""Versions that are read, checkpoints of others are skipped. 2: torch.distributed.checkpoint's; up
+to 3, sums are the SHA-256 of whole files.
+"""
 
 NODE_LOCAL = ".own"
 """Marks a folder that only its own node needs: the launcher does not copy it to others."""
@@ -42,13 +44,14 @@ def run_id_of(folder: Path) -> str:
 
 
 def write_tensors(path: Path, content: dict[str, Any]) -> str:
-    """Write a new file by torch.save, flushed to disk; return its SHA-256, 64 hex digits."""
+    """Write a new file by torch.save, flushed to disk; return its sum, as `sums.py` says."""
+    torch.serialization.set_crc32_options(True)  # a user's program may have set it otherwise
     with path.open("wb") as file:
         torch.save(content, file)
         file.flush()
         os.fsync(file.fileno())
 
-    return digest_of(path)
+    return sums.digest_without_records(path)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -90,7 +93,7 @@ class Inspection(NamedTuple):
 
 
 def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
-    """Verify the digests of the files that this rank would load.
+    """Verify the sums of the files that this rank would load.
 
     The ranks of a node divide the large ones. Never raises: an unreadable manifest or a missing
     file is the `problem`.
@@ -107,29 +110,23 @@ def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
         on_this_disk = [name for name in by_writer if (folder / name).is_dir()]
         weights = (on_this_disk or by_writer)[0]
 
-        large = sorted(name for name in digests if name.startswith(weights + "/"))
-        names = large[ranks.local_rank :: ranks.local_size]
-        names.append("shared.json")
+        share = ranks.local_rank, ranks.local_size
+        shares = {"shared.json": (0, 1)}
         if writers == ranks.size:
-            names.append(f"rank-{ranks.rank}.pt")
+            shares[f"rank-{ranks.rank}.pt"] = (0, 1)
 
-        for name in names:
-            if digest_of(folder / name) != digests[name]:
+        large = sorted(name for name in digests if name.startswith(weights + "/"))
+        sums_are_of_files = manifest["format"] < FORMAT
+        if sums_are_of_files:
+            large = large[share[0] :: share[1]]
+
+        for name, part in (shares | dict.fromkeys(large, share)).items():
+            if not sums.fits(folder / name, digests[name], sums_are_of_files, part):
                 return Inspection(f"{name} does not have the checksum of the manifest")
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except Exception as error:  # noqa: BLE001  (of a damaged archive: of any kind)
         return Inspection(f"{type(error).__name__}: {error}")
 
     return Inspection("", writers, weights)
-
-
-def digest_of(path: Path) -> str:
-    """Return the SHA-256 digest of a file, 64 hex digits. OSError if it cannot be read."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-
-    return digest.hexdigest()
 
 
 def prune(folder: Path, step: int, keep: int) -> None:

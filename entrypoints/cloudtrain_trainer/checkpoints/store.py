@@ -1,6 +1,6 @@
 """Checkpoints that are complete or do not exist; all ranks use the same one.
 
-    step-00000120/  manifest.json   step, epoch, run, number of ranks, SHA-256 of every file
+    step-00000120/  manifest.json   step, epoch, run, number of ranks, sum of every file (sums.py)
                     shared.json     state that is equal on all ranks
                     rank-0.pt …     state of each rank
                     weights-0/      weights and optimizer state (tensors.py), written by rank 0

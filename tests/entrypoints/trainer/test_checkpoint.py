@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_distribut
 
 from cloudtrain_launcher.restore import restore
 from cloudtrain_trainer import state
-from cloudtrain_trainer.checkpoints import files
+from cloudtrain_trainer.checkpoints import files, sums
 from cloudtrain_trainer.checkpoints import tensors as checkpoint_tensors
 from cloudtrain_trainer.checkpoints.files import HostCopies
 from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
@@ -244,6 +244,48 @@ def test_a_checkpoint_with_any_damaged_file_is_skipped_with_a_warning(
     assert find_newest(checkpoints).step == 20
 
 
+def test_any_changed_byte_of_a_checkpoint_is_noticed(checkpoints: CheckpointStore) -> None:
+    """Headers and padding of an archive count as well as the values of its tensors."""
+    save(checkpoints, 10)
+    folder = checkpoints.folder / "step-00000010"
+    file = folder / "weights-0" / "tensors.pt"
+    content = file.read_bytes()
+    for position in range(len(content)):
+        changed = bytes([content[position] ^ 1])
+        file.write_bytes(content[:position] + changed + content[position + 1 :])
+        assert files.inspect_checkpoint(folder, checkpoints.ranks).problem, position
+
+    file.write_bytes(content + b"more")
+    assert files.inspect_checkpoint(folder, checkpoints.ranks).problem
+
+
+def test_each_rank_of_a_node_reads_its_share_of_the_tensors(checkpoints: CheckpointStore) -> None:
+    save(checkpoints, 10)
+    folder = checkpoints.folder / "step-00000010"
+    file = folder / "weights-0" / "tensors.pt"
+    values = torch.full((2, 4), 10.0).numpy().tobytes()
+    file.write_bytes(file.read_bytes().replace(values, bytes(len(values))))
+
+    ranks = Ranks()
+    ranks.local_size = 3
+    problems = []
+    for ranks.local_rank in range(3):
+        problems.append(files.inspect_checkpoint(folder, ranks).problem)
+    assert sorted(map(bool, problems)) == [False, False, True]
+    assert "Bad CRC-32" in "".join(problems)
+
+
+def test_a_checkpoint_has_sums_where_a_program_has_switched_them_off(
+    checkpoints: CheckpointStore,
+) -> None:
+    torch.serialization.set_crc32_options(False)
+    try:
+        save(checkpoints, 10)
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert find_newest(checkpoints).step == 10
+
+
 def test_a_damaged_later_checkpoint_is_not_counted_and_is_deleted(
     checkpoints: CheckpointStore,
 ) -> None:
@@ -343,8 +385,23 @@ def test_the_model_is_written_completely(tmp_path: Path, capfd: pytest.CaptureFi
     assert all(torch.equal(loaded[name], weights[name]) for name in weights)
 
 
-def write_as_before(folder: Path) -> None:
-    """Turn a checkpoint into the same of format 2, whose tensors are torch.distributed's."""
+def write_as_before(folder: Path, version: int) -> None:
+    """Turn a checkpoint into the same of format 3, with sums of whole files, or of format 2, whose
+    tensors are torch.distributed's, too.
+    """
+    if version == 2:
+        write_distributed(folder)
+
+    manifest = json.loads((folder / "manifest.json").read_text())
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    manifest["files"] = {
+        name: sums.digest_of(folder / name) for name in names if name != "manifest.json"
+    }
+    manifest |= {"format": version, "spread": False}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def write_distributed(folder: Path) -> None:
     weights = folder / "weights-0"
     tensors = torch.load(weights / "tensors.pt", weights_only=True)
     (weights / "tensors.pt").unlink()
@@ -354,24 +411,17 @@ def write_as_before(folder: Path) -> None:
     shared["layout"] |= {"shard": None, "tensor": None, "stages": None}
     (folder / "shared.json").write_text(json.dumps(shared))
 
-    manifest = json.loads((folder / "manifest.json").read_text())
-    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    manifest["files"] = {
-        name: files.digest_of(folder / name) for name in names if name != "manifest.json"
-    }
-    manifest |= {"format": 2, "spread": False}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_a_checkpoint_of_the_format_before_resumes_bit_identically(
-    make_loop: Callable[..., Loop], tmp_path: Path
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_checkpoint_of_a_format_before_resumes_bit_identically(
+    make_loop: Callable[..., Loop], tmp_path: Path, version: int
 ) -> None:
     flags = ("--max-steps", "6", "--checkpoint-every-steps", "3", "--keep", "9", "--ema", "0.9")
     whole = make_loop(*flags)
     whole.run()
     shutil.rmtree(tmp_path / "step-00000006")
-    write_as_before(tmp_path / "step-00000003")
+    write_as_before(tmp_path / "step-00000003", version)
 
     resumed = make_loop(*flags)
     resumed.resume()
