@@ -6,6 +6,7 @@ process emits `rank_failed` events at once and stops without a traceback.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -192,6 +193,7 @@ def main(argv: list[str]) -> int:
             job, os.environ["CLOUDTRAIN_OUTPUT_DIR"], torch.__version__, os.environ
         )
 
+        gc.freeze()  # or each collection here writes to memory that is shared with the ranks
         server = fork_server(job)  # before any file is opened, which a rank would inherit
         from torch.distributed import run
     except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)

@@ -76,7 +76,7 @@ def reap_all(limit: float) -> None:
 
 def end_all() -> None:
     """Kill and collect every process that descends from this one."""
-    while children := _descendants():
+    while children := descendants():
         for pid in children:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -109,7 +109,8 @@ def _children_cpu() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _descendants() -> list[int]:
+def descendants() -> list[int]:
+    """Return the processes that descend from this one."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
