@@ -69,9 +69,9 @@ def main() -> None:
 
         def load() -> None:
             optimizer.state.clear()
-            found = store.find_newest()
-            assert found is not None
-            checkpoint_tensors.load(store.read_tensors(found), model, optimizer)
+            newest = store.find_newest()
+            assert newest is not None
+            checkpoint_tensors.load(store.read_tensors(newest), model, optimizer)
 
         def load_alone() -> Any:
             return torch.load(reference, weights_only=True)
@@ -83,14 +83,14 @@ def main() -> None:
             set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=state)
 
         comparisons = []
-        for what, ours, name, theirs in (
+        for what, work, reference_name, reference_work in (
             ("saving", save, "torch.save", save_alone),
             ("saving", save, "torch.distributed.checkpoint", save_distributed),
             ("loading", load, "torch.load", load_alone),
             ("loading", load, "torch.distributed.checkpoint", load_distributed),
         ):
-            comparison = Comparison(f"{what} 300 MB", name, {"wall": None, "cpu": BAR})
-            compare(comparison, measured(ours), measured(theirs), parsed.rounds)
+            comparison = Comparison(f"{what} 300 MB", reference_name, {"wall": None, "cpu": BAR})
+            compare(comparison, measured(work), measured(reference_work), parsed.rounds)
             comparisons.append(comparison)
 
     report(comparisons, parsed.json)

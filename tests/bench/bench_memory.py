@@ -42,9 +42,11 @@ def main() -> None:
             text = (line + WAIT).replace("../", f"{place}/")
             (job / "train.py").write_text(text)
             for _ in range(parsed.rounds):
-                ours = memory([BIN / "cloudtrain", "submit", "--provider", "local"], env, place)
-                theirs = memory([BIN / "torchrun", "--nproc-per-node", "2", "train.py"], env, place)
-                print(f"| {name} | {ours:.0f} | {theirs:.0f} |", flush=True)
+                run = memory([BIN / "cloudtrain", "submit", "--provider", "local"], env, place)
+                torchrun = memory(
+                    [BIN / "torchrun", "--nproc-per-node", "2", "train.py"], env, place
+                )
+                print(f"| {name} | {run:.0f} | {torchrun:.0f} |", flush=True)
 
 
 def memory(argv: Sequence[str | Path], env: Mapping[str, str], place: Path) -> float:
