@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.api.monitor import LogStream, RunMonitor, Update, Wait, updates
 from cloudtrain.errors import CloudError, JobFailed, StorageError, UsageError
@@ -293,6 +293,15 @@ class Run:
             return artifacts
 
         return {name: place for name, place in artifacts.items() if name in results}
+
+    def native(self) -> Any:
+        """Return the job as the object of the cloud's own SDK, with the credentials of this run.
+
+        On AWS a TrainingJob of `sagemaker.core`, which needs the extra `sagemaker`; on Azure a Job
+        of azure-ai-ml. Its `wait(logs=True)` on AWS reads logs with the default credentials: use
+        `logs` of this object. Raise UsageError for other providers, CloudError without an answer.
+        """
+        return self._monitor.provider.native(self.folder)
 
     def left_behind(self) -> list[str]:
         """Return the folders of this machine with files that the program left beside its results."""

@@ -177,6 +177,16 @@ class Provider(ABC):
         """Return the folder of a run in the cloud's storage; None without one."""
         return None
 
+    def native(self, run: RunFolder) -> Any:  # noqa: ARG002
+        """Return the job of a run as an object of the platform's own SDK.
+
+        Raise UsageError if there is no such SDK, or if it is not installed.
+        """
+        raise UsageError(
+            f"{self.declaration.label} has no SDK with an object for a run",
+            hint="aws and azure have one; run.status() has the state of every run",
+        )
+
     def left_behind(self, run: RunFolder, state: RunState) -> list[str]:  # noqa: ARG002
         """Return the folders of this machine with files that the program left beside its results."""
         return []

@@ -249,6 +249,25 @@ class AwsClient:
         finally:
             draft.unlink(missing_ok=True)
 
+    def training_job(self, name: str) -> Any:
+        """Return a job as sagemaker.core's TrainingJob, whose own calls have these credentials."""
+        from sagemaker.core.resources import TrainingJob
+        from sagemaker.core.utils.utils import SageMakerClient
+
+        with self._calling("describe_training_job"):
+            # Its first client of a process serves later calls without a session. Those calls are
+            # the user's: they follow the default credentials.
+            if boto3.session.Session().region_name:
+                SageMakerClient()
+            else:
+                SageMakerClient(region_name=self.region)
+
+            return TrainingJob.get(name, session=self._own_session(), region=self.region)
+
+    def _own_session(self) -> boto3.session.Session:
+        self._session = self._session or new_session(self.region, self.profile)
+        return self._session
+
     def _answer(self, client: Any, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
         with self._calling(operation):
             answer: dict[str, Any] = getattr(client, operation)(**parameters)
@@ -269,7 +288,7 @@ class AwsClient:
         name = f"{service} {attempts or ''}"
         if name not in self._clients:
             try:
-                self._session = self._session or new_session(self.region, self.profile)
+                session = self._own_session()
                 retries: Any = {}
                 if not _setting(self.profile, "retry_mode"):
                     retries["mode"] = "standard"
@@ -282,7 +301,7 @@ class AwsClient:
                     max_pool_connections=_CONNECTIONS,
                     user_agent_extra=f"cloudtrain/{__version__}",
                 )
-                client = self._session.client(service, config=config)
+                client = session.client(service, config=config)
                 client.meta.events.register("before-send", _sending)
                 client.meta.events.register("response-received", _received)
                 self._clients[name] = client

@@ -40,6 +40,7 @@ class SageMakerProvider(Provider):
     publish = staticmethod(results.publish)
     artifacts = staticmethod(results.artifacts)
     checkpoints = staticmethod(results.checkpoints)
+    native = staticmethod(results.native)
     remote_folder = staticmethod(results.remote_folder)
     fetch = staticmethod(results.fetch)
     backfill_logs = staticmethod(results.backfill_logs)

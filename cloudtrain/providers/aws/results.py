@@ -12,10 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError
+from cloudtrain.extras import importing
 from cloudtrain.planning.sagemaker import ROOT, result_uris
 from cloudtrain.providers.aws.config import client_of_run, config_of
 from cloudtrain.providers.aws.request import JOB, JOB_FILE, channel_uri, published_uri, uri_parts
-from cloudtrain.providers.aws.submit import Bucket, own_tag_values, request_of
+from cloudtrain.providers.aws.submit import Bucket, own_tag_values, request_of, require_same_account
 from cloudtrain.providers.progress import Note, Progress
 from cloudtrain.providers.remote_folder import RemoteFolder
 from cloudtrain.providers.shared.downloads import download_all
@@ -73,6 +74,14 @@ def artifacts(run: RunFolder, state: RunState) -> dict[str, str]:
         return {}
 
     return artifact_uris(request_of(run))
+
+
+def native(run: RunFolder) -> Any:
+    """Return sagemaker.core's TrainingJob. Raise CloudError for credentials of another account."""
+    cloud = client_of_run(run)
+    require_same_account(cloud, request_of(run)["RoleArn"], run.run_id)
+    with importing("sagemaker", "Run.native() needs sagemaker-core"):
+        return cloud.training_job(run.run_id)
 
 
 def remote_folder(run: RunFolder) -> RemoteFolder:

@@ -142,12 +142,16 @@ class Workspace:
     def job(self, name: str) -> JobInfo | None:
         """Return a job; None if it does not exist."""
         try:
-            with self._calling("looking at the job"):
-                return self._job_info(self._client.jobs.get(name))
+            return self._job_info(self.entity(name))
         except CloudError as error:
             if error.code == "NotFound":
                 return None
             raise
+
+    def entity(self, name: str) -> Any:
+        """Return a job as an object of azure-ai-ml. CloudError with NotFound if it is missing."""
+        with self._calling("looking at the job"):
+            return self._client.jobs.get(name)
 
     def jobs(self, tag: str) -> Iterator[JobInfo]:
         """Yield command jobs with a tag, archived ones too, newest first. Pages come as needed."""

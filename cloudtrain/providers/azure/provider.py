@@ -39,6 +39,7 @@ class AzureMLProvider(Provider):
     publish = staticmethod(results.publish)
     artifacts = staticmethod(results.artifacts)
     checkpoints = staticmethod(results.checkpoints)
+    native = staticmethod(results.native)
     remote_folder = staticmethod(results.remote_folder)
     fetch = staticmethod(results.fetch)
     backfill_logs = staticmethod(logs.backfill_logs)

@@ -63,6 +63,11 @@ def artifacts(run: RunFolder, state: RunState) -> dict[str, str]:
     return artifact_uris(request_of(run))
 
 
+def native(run: RunFolder) -> Any:
+    """Return azure-ai-ml's Job."""
+    return client_of_run(run).entity(run.run_id)
+
+
 def remote_folder(run: RunFolder) -> RemoteFolder | None:
     """Return the run's folder in its datastore; None if all outputs go elsewhere."""
     document = request_of(run)

@@ -339,3 +339,16 @@ def test_a_busy_service_gets_the_pause_that_it_asks_for(
     assert [pause for pause in pauses if pause >= 30] == [30, 30]
     assert result.err.count("waiting 30 s before another request, as the service asks") == 2
     assert len(sent(cloud, "PutJob")) == 3
+
+
+def test_a_run_gives_the_job_of_azure_ai_ml(cloud: AzureCloud) -> None:
+    from azure.ai.ml.entities import Command
+
+    run = submitted("native-1")
+    job = run.native()
+    assert isinstance(job, Command)
+    assert (job.name, (job.tags or {})["cloudtrain-run"]) == (run.id, run.id)
+    cloud.service.jobs.pop(run.id)
+    with pytest.raises(CloudError) as error:
+        run.native()
+    assert error.value.code == "NotFound"
