@@ -13,6 +13,7 @@ from cloudtrain.catalog import all_gpu_names, gpu_names
 from cloudtrain.declaration import declaration_of, is_provider, meant_provider, provider_names
 from cloudtrain.errors import Issue, Keys, did_you_mean
 from cloudtrain.spec.yaml_document import kind_of
+from cloudtrain_wire.kept_files import MODEL_PREFIX
 
 NAME = re.compile(r"[a-zA-Z0-9]([-_]*[a-zA-Z0-9]){0,49}")
 """Name of a job, with room for a run's suffix in SageMaker's 63 characters.
@@ -409,13 +410,14 @@ def read_keep(value: Any) -> tuple[str, ...]:
 
 
 def _keep_pattern(pattern: str) -> str:
-    parts = read_text(pattern).split("/")
+    path = read_text(pattern).removeprefix(MODEL_PREFIX)
+    parts = path.split("/")
     if "$" in pattern:
         raise FieldError(
             f"{pattern!r} contains a variable, which is not replaced here", _OWN_FOLDERS
         )
 
-    if pattern.startswith(("/", "~")):
+    if path.startswith(("/", "~")):
         raise FieldError(f"{pattern!r} is an absolute path", f"{_RELATIVE}; {_OWN_FOLDERS}")
     if ".." in parts:
         raise FieldError(f"{pattern!r} leads out of the working folder", _RELATIVE)

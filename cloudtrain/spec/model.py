@@ -291,7 +291,10 @@ class JobSpec(Section):
     keep: Annotated[tuple[str, ...], BeforeValidator(read_keep), WithJsonSchema(STRINGS_SCHEMA)] = (
         Field(
             (),
-            description=("files of the working folder to keep with the output, such as out-*/"),
+            description=(
+                "files of the working folder to keep with the output, such as out-*/, or with the"
+                " model: model:config.json"
+            ),
         )
     )
     env: Annotated[

@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from cloudtrain_wire.kept_files import MODEL_PREFIX
 from cloudtrain_wire.tuned_values import texts_of, with_values
 
 JOB = "CLOUDTRAIN_JOB"
@@ -96,7 +97,7 @@ class Job:
     hang_seconds: int = 1800
     """Maximum silence of ranks that wait for each other; 0: unlimited."""
     keep: list[str] = field(default_factory=list)
-    """Patterns of files in the working folder to keep with the output: see `KeepPattern`."""
+    """Patterns of files in the working folder to keep: see `KeepPattern`."""
     network_gbps: int = 0
     """Bandwidth of a node's network, in Gbit/s; 0: unknown."""
     warm: bool = True
@@ -249,12 +250,15 @@ class KeepPattern:
     """A pattern below the working folder: `snapshot.pt`, `out-*/`, `runs/*/best.pt`, `**/*.ckpt`.
 
     `*`, `?` and `[…]` stay within one name; `**` matches any number of folders. A matching folder
-    includes its whole content; a pattern with a slash at its end matches folders only.
+    includes its whole content; a pattern with a slash at its end matches folders only. Files are
+    kept with the output, or with the model after `model:`.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._parts = [part for part in text.split("/") if part not in ("", ".")]
+        self.is_for_model = text.startswith(MODEL_PREFIX)
+        parts = text.removeprefix(MODEL_PREFIX).split("/")
+        self._parts = [part for part in parts if part not in ("", ".")]
         self._folders_only = text.endswith("/")
 
     def covers(self, path: str) -> bool:

@@ -274,40 +274,49 @@ class Launcher:
     def _keep_results(self, *, succeeded: bool) -> str:
         """Keep files of the working folder as the job requests, and warn of the remaining ones.
 
-        Return the first error, or ''. The files of the first node keep their paths.
+        Return the first error, or ''. The files of the first node keep their paths. Only a run that
+        succeeded has a model, which is the first node's.
         """
         node = self.context.node_rank
-        results = Kept()
-        program = _program(self.job)
-        if self.job.keep:
-            target = Path(self.context.output_dir)
-            if node:
-                target /= f"node-{node}"
+        errors: list[str] = []
+        if succeeded and node == 0:
+            model = Path(self.context.model_dir)
+            kept = self.working_folder.keep(model, with_model=True)
+            errors += self._report_kept(kept, "model", warns=True)
 
-            results = self.working_folder.keep(target)
-            if results.files:
-                if results.files == 1:
-                    files = "1 file"
-                else:
-                    files = f"{results.files} files"
+        output = Path(self.context.output_dir)
+        if node:
+            output /= f"node-{node}"
 
-                self._log(
-                    f"kept {files} ({format_size(results.bytes)}) of the working folder with the"
-                    " output"
-                )
-            for text in results.left_out:
-                self._log(f"not kept: {text}")
-            if succeeded and results.unmatched and node == 0:
-                self._warn(
-                    f"keep: {program} left nothing in its working folder that matches"
-                    f" {results.unmatched[0]}"
-                )
-        if warning := self.working_folder.warning(program):
+        kept = self.working_folder.keep(output)
+        errors += self._report_kept(kept, "output", warns=succeeded and node == 0)
+        if warning := self.working_folder.warning(_program(self.job)):
             self._warn(warning)
-        if not results.errors:
-            return ""
 
-        return results.errors[0]
+        return next(iter(errors), "")
+
+    def _report_kept(self, kept: Kept, place: str, *, warns: bool) -> list[str]:
+        """Log what was kept with the `place`; return the errors. `warns`: of unmatched patterns."""
+        if kept.files:
+            if kept.files == 1:
+                files = "1 file"
+            else:
+                files = f"{kept.files} files"
+
+            self._log(
+                f"kept {files} ({format_size(kept.bytes)}) of the working folder with the {place}"
+            )
+
+        for text in kept.left_out:
+            self._log(f"not kept: {text}")
+
+        if warns and kept.unmatched:
+            self._warn(
+                f"keep: {_program(self.job)} left nothing in its working folder that matches"
+                f" {kept.unmatched[0]}"
+            )
+
+        return kept.errors
 
     def _warn(self, text: str) -> None:
         emit(Warned(message=text))

@@ -1,4 +1,4 @@
-"""Files in a working folder at the end: kept with the output on request, else a warning.
+"""Files in a working folder at the end: kept with output or model on request, else a warning.
 
 Standard library only.
 """
@@ -21,7 +21,7 @@ from cloudtrain_wire.sizes import format_size
 MAX_SHOWN = 3
 """Maximum number of files and folders in a warning."""
 
-_TAKEN = "the program itself has written another file of that name into the output folder"
+_TAKEN = "the program itself has written another file of that name there"
 
 
 class _File(NamedTuple):
@@ -65,21 +65,30 @@ class WorkingFolder:
         self._patterns = [KeepPattern(text) for text in patterns]
         self._uploaded = frozenset(uploaded)
 
-    def keep(self, target: Path) -> Kept:
+    def keep(self, target: Path, *, with_model: bool = False) -> Kept:
         """Make matching files appear below `target`, under the same relative paths.
 
         Files become hard links, or are moved if necessary. A symbolic link becomes its file.
+        `with_model`: those of the patterns for the model, also from folders that the platform keeps.
         """
         result = Kept()
-        matches = [file for file in self._files() if self._is_meant(file.path)]
-        for pattern in self._patterns:
-            if not any(pattern.covers(file.path) for file in matches):
+        patterns = [item for item in self._patterns if item.is_for_model == with_model]
+        if not patterns:
+            return result
+
+        files = list(self._files())
+        meant: dict[str, _File] = {}
+        for pattern in patterns:
+            matches = [file for file in files if pattern.covers(file.path)]
+            if not matches:
                 result.unmatched.append(pattern.text)
 
-        to_keep = [file for file in matches if file.path.split("/")[0] not in self._uploaded]
+            for file in matches:
+                if with_model or file.path.split("/")[0] not in self._uploaded:
+                    meant[file.path] = file
 
         # A link needs its file, which may be moved.
-        for file in sorted(to_keep, key=lambda item: not item.is_link):
+        for file in sorted(meant.values(), key=lambda item: not item.is_link):
             try:
                 reason = self._keep_file(file, target / file.path)
             except OSError as error:

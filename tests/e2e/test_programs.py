@@ -211,7 +211,7 @@ entrypoint: train.py
 args: {fail: false}
 resources: {nodes: 2}
 limits: {max_runtime: 1 h}
-keep: [out-*/, snapshot.pt]
+keep: [out-*/, snapshot.pt, "model:config.json"]
 """
 TRAIN = """
 import os, sys
@@ -240,16 +240,18 @@ KEPT = {
 def test_what_the_nodes_left_is_in_the_output_and_the_rest_is_told(
     cli: CommandLine, tmp_path: Path, flags: tuple[str, ...], code: int
 ) -> None:
-    cli.write(job_yaml=KEEPING_JOB, train_py=TRAIN)
+    cli.write(job_yaml=KEEPING_JOB, train_py=TRAIN, config_json="{}")
     result = cli.run("submit", *flags)
     assert result.code == code, result.err
-    assert 'keep: ["out-*/", "snapshot.pt", "last.pt"] in job.yaml' in " ".join(result.err.split())
+    shown = " ".join(result.err.split())
+    assert 'keep: ["out-*/", "snapshot.pt", "model:config.json", "last.pt"] in job.yaml' in shown
     fetched = tmp_path / "fetched"
     assert cli.run("fetch", "last", str(fetched)).code == 0
     files = [path for path in (fetched / "output").rglob("*") if path.is_file()]
     assert {
         path.relative_to(fetched / "output").as_posix(): path.read_text() for path in files
     } == KEPT
+    assert (fetched / "model/config.json").exists() == (code == 0)
 
 
 # A source with a requirements.txt, everywhere: installed once, layered on the existing torch.

@@ -44,6 +44,7 @@ def start(folder: Path, *patterns: str, uploaded: tuple[str, ...] = ()) -> Worki
         ("**/*.ckpt", ["a.ckpt", "x/y/a.ckpt"], ["a.ckpt2"]),
         ("runs/**", ["runs/a", "runs/x/y"], ["run/a"]),
         ("epoch[12].pt", ["epoch2.pt"], ["epoch3.pt"]),
+        ("model:code/", ["code/inference.py"], ["code", "model:code/inference.py"]),
     ],
 )
 def test_a_pattern_means_paths_from_the_working_folder_on(
@@ -74,6 +75,21 @@ def test_what_a_pattern_means_appears_in_the_output_without_being_copied(
     )
     assert paths == ["out-a/ckpt.pt", "out-a/deep/log", "snapshot.pt"]
     assert (output / "out-a/ckpt.pt").samefile(folder / "out-a/ckpt.pt")
+
+
+def test_what_is_for_the_model_is_kept_with_it_alone_even_from_an_uploaded_folder(
+    folder: Path, tmp_path: Path
+) -> None:
+    work = start(folder, "model:code/", "model:outputs/vocab", "out/", uploaded=("outputs",))
+    files = {"code/inference.py": "def", "outputs/vocab": "a b", "out/log": "x"}
+    write(folder, files)
+    for place, with_model in (("model", True), ("output", False)):
+        report = work.keep(tmp_path / place, with_model=with_model)
+        assert (report.errors, report.left_out, report.unmatched) == ([], [], [])
+    kept = {path: (tmp_path / "model" / path).is_file() for path in files}
+    assert kept == {"code/inference.py": True, "outputs/vocab": True, "out/log": False}
+    assert [path.name for path in (tmp_path / "output").rglob("*")] == ["out", "log"]
+    assert work.warning(PROGRAM) == ""
 
 
 def test_files_are_moved_where_the_disk_cannot_link(
