@@ -256,6 +256,7 @@ def export_model(loop: Any, folders: Folders) -> str:
     loop.checkpointer.load_best()  # in place: `weights` are the best ones now
     if loop.ranks.rank == 0:
         files.write_model(folders.model / "model", weights, loop.ranks.log, frozen.metadata)
+        loop.serving.write(folders.model, loop.ranks.log)
 
     return fingerprint
 

@@ -298,6 +298,12 @@ def _add_checkpoints(parser: Parser) -> None:
     )
 
     group.add_argument(
+        "--mlflow-model",
+        action="store_true",
+        help="make the model's folder a model of MLflow, too, as Azure ML serves it",
+    )
+
+    group.add_argument(
         "--no-resume",
         dest="resume",
         action="store_false",

@@ -34,6 +34,13 @@ class Factory:
         Raise `Refused` if it needs others. An error in the function's code is not caught: its
         traceback explains more.
         """
+        return self.bound(arguments)()
+
+    def bound(self, arguments: Mapping[str, Any]) -> partial[Any]:
+        """Return the function with the values that it has parameters for.
+
+        Raise `Refused` if it needs others.
+        """
         parameters = _parameters(self._function)
         missing = [name for name in parameters if _lacks(parameters[name], arguments)]
         if missing:
@@ -44,7 +51,7 @@ class Factory:
             )
 
         taken = {name: value for name, value in arguments.items() if name in parameters}
-        return self._function(**taken)
+        return partial(self._function, **taken)
 
 
 def place(value: Any) -> str:

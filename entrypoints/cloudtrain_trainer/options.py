@@ -95,6 +95,8 @@ class Options:
 
     auto: unless they are more than half of the parameters.
     """
+    mlflow_model: bool
+    """True to make the model's folder a model of MLflow, too."""
     resume: bool
 
 

@@ -53,7 +53,7 @@ def from_options(options: Options) -> Task:
     name = str(model)
 
     return complete(
-        Task(model=OwnModel(lambda: model(arguments), name), **data),
+        Task(model=OwnModel(model.bound(arguments), name), **data),
         options.seed,
         options.data or name,
     )
@@ -110,7 +110,8 @@ class OwnModel:
     """Create the user's model, and call it with the inputs that its `forward` takes."""
 
     def __init__(self, create: Any, name: str) -> None:
-        self._create = create
+        self.create = create
+        """The function that makes it, or the model itself."""
         self._name = name
         self._names: frozenset[str] | None = None
         """The parameters of the model's forward; None: it takes any."""
@@ -120,10 +121,10 @@ class OwnModel:
 
     def __call__(self) -> nn.Module:
         """Return a new model. Raise `Refused` if it is not a trainable nn.Module."""
-        if isinstance(self._create, nn.Module):
-            model = self._create
+        if isinstance(self.create, nn.Module):
+            model = self.create
         else:
-            model = self._create()
+            model = self.create()
 
         if not isinstance(model, nn.Module):
             hint = "return an nn.Module"
@@ -191,7 +192,7 @@ def _from_factory(
         raise Refused(f"{factory} returned {describe(task)}: {hint}")
 
     if model is not None:
-        task = replace(task, model=OwnModel(lambda: model(arguments), str(model)))
+        task = replace(task, model=OwnModel(model.bound(arguments), str(model)))
 
     return complete(replace(task, **data), arguments["seed"], str(factory))
 
@@ -202,7 +203,7 @@ def _with_digits(
     """Return the task digits with a user's model, (input, target) pairs, or both."""
     base = digits.build(seed)
     if model is not None:
-        base = replace(base, model=OwnModel(lambda: model(arguments), str(model)))
+        base = replace(base, model=OwnModel(model.bound(arguments), str(model)))
 
     if data:
         base = replace(

@@ -25,6 +25,9 @@ def needs_package(name: str, module: str) -> pytest.MarkDecorator:
 
 needs_toolkit = needs_package("sagemaker-training", "sagemaker_training")
 needs_local_mode = needs_package("sagemaker-train", "sagemaker.train.local.local_container")
+needs_serving_toolkit = needs_package(
+    "sagemaker-pytorch-inference", "sagemaker_pytorch_serving_container"
+)
 needs_oracles = pytest.mark.skipif(not FOLDER, reason="`make oracles` runs this")
 needs_azurite = pytest.mark.skipif(
     not FOLDER or not AZURITE.exists(),

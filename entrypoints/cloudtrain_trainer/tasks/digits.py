@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 from cloudtrain_trainer.tasks import Draw, Task
 
-CLASSES = 10
 SIDE = 8
 """Pixels of a side."""
 SHIFT = 1
@@ -141,7 +140,6 @@ def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
 
 def model() -> nn.Module:
     """Return a model of about 75,000 parameters: (batch, 1, 8, 8) -> logits (batch, 10)."""
-    side = SIDE // 2
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1, bias=False),
         nn.BatchNorm2d(32),
@@ -152,9 +150,9 @@ def model() -> nn.Module:
         nn.MaxPool2d(2),
         nn.Flatten(),
         nn.Dropout(0.1),
-        nn.Linear(64 * side * side, 64),
+        nn.Linear(64 * 4 * 4, 64),
         nn.ReLU(),
-        nn.Linear(64, CLASSES),
+        nn.Linear(64, 10),
     )
 
 

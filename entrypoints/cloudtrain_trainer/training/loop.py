@@ -18,6 +18,7 @@ from cloudtrain_trainer.reporting.metrics import LossMean, Meter
 from cloudtrain_trainer.reporting.progress import ProgressReporter, schedule
 from cloudtrain_trainer.reporting.trackers import Trackers
 from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.serving import ServingForm
 from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training.evaluation import evaluate
@@ -57,6 +58,7 @@ class Loop(TrainingRun):
         super().__init__(task, ranks, options, stop, trackers)
         self.flags = CollectiveFlags(self.ranks)
         self.checkpointer = Checkpointer(self, checkpoints)
+        self.serving = ServingForm(task, mlflow=options.mlflow_model)
         self.progress = ProgressReporter(self)
         self.throughput = Meter()
         """Throughput between two reports of metrics, without evaluations."""

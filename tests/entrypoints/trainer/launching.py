@@ -109,7 +109,7 @@ def exported(folder: Path) -> dict[str, torch.Tensor]:
         weights: dict[str, torch.Tensor] = torch.load(folder / "model.pt", weights_only=True)
     else:
         weights = import_module("safetensors.torch").load_file(folder / "model.safetensors")
-    assert len(list(folder.iterdir())) == 1
+    assert len([path for path in folder.iterdir() if path.is_file()]) == 1
     return weights
 
 
