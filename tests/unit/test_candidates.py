@@ -100,18 +100,21 @@ def test_an_exception_of_a_thread_counts_if_the_program_then_failed_by_itself() 
 
 
 def test_three_lines_of_progress_of_the_rank_outlive_an_exception() -> None:
-    known = raised(OOM, "[rank0]: ")
-    assert rule_of(*known, *(f"[rank0]: {line}" for line in TRAINING[:2])) == "gpu-out-of-memory"
-    assert rule_of(*known, *(f"[rank0]: {line}" for line in TRAINING[:3])) == "none"
-    assert rule_of(*known, *(f"[rank1]: {line}" for line in TRAINING)) == "gpu-out-of-memory"
-    assert rule_of(*known, *["[rank0]:  5%| | 5/102 [00:02<00:09, 2.0it/s]"] * 8) != "none"
+    raised_first = raised(OOM, "[rank0]: ")
+    assert (
+        rule_of(*raised_first, *(f"[rank0]: {line}" for line in TRAINING[:2]))
+        == "gpu-out-of-memory"
+    )
+    assert rule_of(*raised_first, *(f"[rank0]: {line}" for line in TRAINING[:3])) == "none"
+    assert rule_of(*raised_first, *(f"[rank1]: {line}" for line in TRAINING)) == "gpu-out-of-memory"
+    assert rule_of(*raised_first, *["[rank0]:  5%| | 5/102 [00:02<00:09, 2.0it/s]"] * 8) != "none"
 
 
 def test_the_last_exception_of_a_rank_counts_and_the_first_rank() -> None:
     first = raised("FileNotFoundError: [Errno 2] No such file or directory: 'a'", "[rank1]: ")
     last = raised("OSError: [Errno 28] No space left on device", "[rank1]: ")
-    other = raised("MemoryError", "[rank0]: ")
-    assert rule_of(*first, *last, *other) == "disk-full"
+    of_rank_0 = raised("MemoryError", "[rank0]: ")
+    assert rule_of(*first, *last, *of_rank_0) == "disk-full"
 
 
 def test_a_traceback_below_a_warning_of_a_logger_was_caught() -> None:

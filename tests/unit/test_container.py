@@ -139,10 +139,10 @@ def test_a_program_changes_its_inputs_but_not_the_files_of_this_machine(
     written = f'echo > "{tmp_path}/beside"'
 
     for root in (room.root, link / "ml"):  # each start finds the inputs as they are
-        done = Room(root, room.hosts).run(
+        process = Room(root, room.hosts).run(
             "sh", "-c", f"cd /opt/ml/input/data/train; {changed}; {written}"
         )
-        assert (done.stdout.split(), done.stderr) == (["5", "4", "kept", "new"], "")
+        assert (process.stdout.split(), process.stderr) == (["5", "4", "kept", "new"], "")
         (tmp_path / "beside").rename(tmp_path / "written")
 
     assert names(data) == ["folder", "kept", "removed"]

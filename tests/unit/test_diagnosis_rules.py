@@ -86,12 +86,12 @@ def test_harmless_lines_in_front_of_a_report_change_little(kind: str, training: 
 @pytest.mark.parametrize("kind", ENDINGS)
 def test_lines_behind_a_report_change_little(kind: str) -> None:
     sample = right_reports("public_failures.txt")
-    same = 0
+    unchanged = 0
     for report in sample:
         before = diagnosed(*report.lines)
         after = diagnosed(*report.lines, *ENDINGS[kind])
-        same += (before.rule, before.headline) == (after.rule, after.headline)
-    assert same >= 0.94 * len(sample)
+        unchanged += (before.rule, before.headline) == (after.rule, after.headline)
+    assert unchanged >= 0.94 * len(sample)
 
 
 def test_reports_held_back_are_mostly_right_and_seldom_misleading() -> None:

@@ -78,12 +78,12 @@ def test_a_host_that_only_looks_like_one_is_nobodys() -> None:
     for line in HOSTS.strip().splitlines():
         owner, _, hosts = line.partition(": ")
         for host in hosts.split():
-            found = {"this machine": is_loopback(host)}
-            found |= {
+            registries = {"this machine": is_loopback(host)}
+            registries |= {
                 "AWS": bool(ECR.fullmatch(f"{host}/train:1")),
                 "Azure": bool(ACR.fullmatch(host)),
             }
-            assert [name for name, is_it in found.items() if is_it] == [owner] * (
+            assert [name for name, is_it in registries.items() if is_it] == [owner] * (
                 owner != "nobody"
             ), host
     assert not is_loopback("")

@@ -64,8 +64,8 @@ def test_a_job_that_names_no_gpus_says_which_it_leaves_idle(
     tmp_path: Path, spec: dict[str, Any], is_said: bool
 ) -> None:
     issues = checkup.idle_gpus(plan_of(tmp_path, **spec))
-    said = ["this machine has 2 GPUs, and the job starts 1 process"]
-    assert [issue.message for issue in issues] == (said if is_said else [])
+    messages = ["this machine has 2 GPUs, and the job starts 1 process"]
+    assert [issue.message for issue in issues] == (messages if is_said else [])
     assert all("--gpus 2" in str(issue.hint) for issue in issues)
 
 

@@ -206,8 +206,8 @@ def test_runs_are_found_by_name_time_tag_and_metric(home: RunStore) -> None:
     for metric in ("=x", "val_los"):
         assert call("list", "--sort", metric, "--best").code == 2
 
-    found = cloudtrain.list_runs(only=cloudtrain.RunFilter(name="digits", tags=["team"]))
-    assert cloudtrain.best_first(found, "val_loss")[0]["run"] == "b-2"
+    runs = cloudtrain.list_runs(only=cloudtrain.RunFilter(name="digits", tags=["team"]))
+    assert cloudtrain.best_first(runs, "val_loss")[0]["run"] == "b-2"
 
 
 def test_an_index_of_an_earlier_version_gets_the_new_columns(home: RunStore) -> None:

@@ -166,9 +166,9 @@ def test_a_file_that_changes_while_it_is_copied_is_left_to_the_next_round(
 ) -> None:
     source = tmp_path / "source"
     into = tmp_path / "into"
-    known: FileStates = {}
+    states: FileStates = {}
     write(source, {"model": "old"})
-    sync_folder(source, into, known)
+    sync_folder(source, into, states)
     (source / "model").write_text("newer")
     copy = shutil.copyfile
 
@@ -186,9 +186,9 @@ def test_a_file_that_changes_while_it_is_copied_is_left_to_the_next_round(
 
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "copyfile", disturbed)
-        sync_folder(source, into, known)
+        sync_folder(source, into, states)
     assert contents(into) == {"model": "old"}
-    sync_folder(source, into, known)
+    sync_folder(source, into, states)
     after = {"grows": {"model": "newest, longer"}, "replaced": {"model": "NEWER"}, "vanishes": {}}
     assert contents(into) == after[change]
 
