@@ -60,10 +60,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     address = f"http://127.0.0.1:{port}"
     try:
-        eventually(lambda: answer(f"{address}/health") or process.poll())
+        eventually(lambda: answer(f"{address}/health") or process.poll() is not None)
+        assert process.poll() is None, (folder / "log").read_text()
         yield address
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
