@@ -23,7 +23,7 @@ INSTRUCTIONS = re.sub(
 LOCKS = ("requirements.txt", "torch-cpu.txt", "torch-cuda.txt")
 EXTRAS = ("train", "keras", "images", "watch")
 """Extras of the package that the shared trainer needs on a person's own machine."""
-SCRIPTS = (".ci/engine", ".ci/run", ".ci/versions")
+SCRIPTS = (".ci/engine", ".ci/install", ".ci/run", ".ci/versions")
 
 
 def instructions(name: str) -> list[str]:
