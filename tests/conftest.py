@@ -7,8 +7,9 @@ import os
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,13 +122,30 @@ OUTER = ("CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_", "GITHUB_")
 """Prefixes of the variables of a person, a job or a CI that tests must not see."""
 
 
+@pytest.fixture(scope="session")
+def new_home(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Return a function that makes the home of a test.
+
+    Homes have a folder of their own: pytest lists its folder for each `tmp_path` that it makes.
+    """
+    folder = tmp_path_factory.mktemp("homes")
+    numbers = count()
+
+    def make() -> Path:
+        home = folder / str(next(numbers))
+        home.mkdir(mode=0o700)
+        return home
+
+    return make
+
+
 @pytest.fixture(autouse=True)
-def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def own_home(new_home: Callable[[], Path]) -> Iterator[Path]:
     """Provide a new home for each test, without the person's settings or runs.
 
     Undo changes of the environment by a test or an SDK.
     """
-    home = tmp_path_factory.mktemp("home")
+    home = new_home()
     before = dict(os.environ)
     for name in [name for name in os.environ if name.startswith(OUTER)]:
         del os.environ[name]

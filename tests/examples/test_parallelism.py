@@ -43,6 +43,7 @@ CASES = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_has_the_losses_of_one_process(name: str, losses: Losses) -> None:
     case = CASES[name]
