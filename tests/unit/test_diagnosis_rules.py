@@ -85,7 +85,7 @@ def test_harmless_lines_in_front_of_a_report_change_little(kind: str, training: 
 
 @pytest.mark.parametrize("kind", ENDINGS)
 def test_lines_behind_a_report_change_little(kind: str) -> None:
-    sample = right_reports("public_failures.txt")
+    sample = right_reports("public_failures.txt")[list(ENDINGS).index(kind) % 3 :: 3]
     unchanged = 0
     for report in sample:
         before = diagnosed(*report.lines)
