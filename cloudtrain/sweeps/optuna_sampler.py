@@ -12,40 +12,59 @@ from cloudtrain.spec.search_space import Choice, Dimension, Integers, Normal, Sc
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.state import SweepState, Trial
 
+Outcome = tuple[str, float | None]
+"""State and value of a trial for Optuna."""
+
 
 class OptunaSampler:
-    """Suggester that learns from results of trials, with another seed for each trial."""
+    """Suggester that learns from results of trials, with another seed for each trial.
+
+    It keeps its trials for Optuna from one suggestion to the next; a new one begins with none, and
+    suggests the same.
+    """
 
     def __init__(self, definition: Definition) -> None:
         self._optuna = import_optuna("the sampler tpe")
         self._definition = definition
         self._distributions = distributions_of(definition)
+        self._kept: dict[int, tuple[Mapping[str, Scalar], Outcome, Any]] = {}
+        """Parameters, outcome and trial for Optuna, by number."""
 
     def suggest(self, state: SweepState, draw: int = 0) -> Mapping[str, Scalar]:
         """Return a suggestion from the results of all earlier trials."""
+        # Not at the top: most sweeps do without Optuna.
+        from cloudtrain.sweeps.optuna_study import ask
+
         # A hash: generators with similar seeds begin with similar values.
         text = f"{self._definition.seed}:{len(state.trials)}:{draw}"
         seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
-        sampler = self._optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-        study = self._optuna.create_study(direction=self._definition.goal, sampler=sampler)
-        for trial in state.trials:
-            name, value = self._outcome(trial)
-            study.add_trial(
-                self._optuna.trial.create_trial(
-                    state=self._optuna.trial.TrialState[name],
-                    value=value,
-                    params=optuna_values(self._definition, trial.parameters),
-                    distributions=self._distributions,
-                )
-            )
-
-        suggestion = study.ask(self._distributions)
+        earlier = [self._frozen(trial) for trial in state.trials]
+        suggested = ask(earlier, self._distributions, goal=self._definition.goal, seed=seed)
         space = self._definition.space
 
-        return {key: _value(item, suggestion.params[key]) for key, item in space.items()}
+        return {key: _value(item, suggested[key]) for key, item in space.items()}
 
-    def _outcome(self, trial: Trial) -> tuple[str, float | None]:
-        """Return the state and value of a trial for Optuna's study.
+    def _frozen(self, trial: Trial) -> Any:
+        """Return a trial for Optuna: the one of the last suggestion, if its outcome is the same."""
+        outcome = self._outcome(trial)
+        kept = self._kept.get(trial.number)
+        if kept is not None and kept[0] is trial.parameters and kept[1] == outcome:
+            return kept[2]
+
+        name, value = outcome
+        frozen = self._optuna.trial.create_trial(
+            state=self._optuna.trial.TrialState[name],
+            value=value,
+            params=optuna_values(self._definition, trial.parameters),
+            distributions=self._distributions,
+        )
+        frozen.number = trial.number + 1
+        self._kept[trial.number] = trial.parameters, outcome, frozen
+
+        return frozen
+
+    def _outcome(self, trial: Trial) -> Outcome:
+        """Return what Optuna is told of a trial.
 
         With early stopping the value at the last rung counts, also while the trial runs or waits
         for its promotion: as a pruned trial it would rank behind all longer trials, good or bad.
