@@ -263,9 +263,9 @@ def environment() -> str:
             " [training toolkit](https://github.com/aws/sagemaker-training-toolkit).\n"
         ),
         _variables(JOB_VARIABLES),
-        "On machines with GPUs also these:\n",
+        "On machines with GPUs also these, the first three under torchrun alone:\n",
         _variables(GPU_VARIABLES),
-        "From `torchrun`, which starts the process:\n",
+        "From `torchrun`, or from the launcher for the only rank of a job without restarts:\n",
         _variables(torchrun),
         "A command of `launcher: none` has these instead:\n",
         _variables(command),

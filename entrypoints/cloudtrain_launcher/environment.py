@@ -25,6 +25,7 @@ from cloudtrain_launcher.contract import (
 from cloudtrain_launcher.devices import has_accelerator
 from cloudtrain_launcher.toolkit_variables import toolkit_variables
 from cloudtrain_wire.cores import available_cores
+from cloudtrain_wire.ports import free_port
 from cloudtrain_wire.rank_variables import RANK_VARIABLES, is_set_by_torchrun
 
 INPUT_PREFIX = "CLOUDTRAIN_INPUT_"
@@ -135,6 +136,28 @@ def command_variables(job: Job, context: NodeContext) -> dict[str, str]:
 def only_rank(node: int) -> dict[str, str]:
     """Return the variables of a rank that is the only one of its node."""
     return dict(zip(RANK_VARIABLES, (str(node), "0", "1"), strict=True))
+
+
+def only_rank_of_job(context: NodeContext, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return torchrun's variables for the only rank of a job, which makes its own store."""
+    asynchronous = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+
+    return {
+        **only_rank(0),
+        "WORLD_SIZE": "1",
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_RANK": "0",
+        "ROLE_NAME": "default",
+        "ROLE_WORLD_SIZE": "1",
+        "MASTER_ADDR": context.master_addr,
+        "MASTER_PORT": str(free_port()),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        asynchronous: environ.get(asynchronous, "1"),
+    }
 
 
 def _is_dropped(name: str) -> bool:

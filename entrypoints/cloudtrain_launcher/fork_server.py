@@ -37,18 +37,6 @@ ANSWER_SECONDS = 120
 """Time limit of an answer; the server may still be importing."""
 POLL_SECONDS = 0.02
 
-_TORCHRUN_SIGNALS: Mapping[signal.Signals, Any] = {
-    signal.SIGTERM: signal.SIG_DFL,
-    signal.SIGINT: signal.default_int_handler,
-    signal.SIGHUP: signal.SIG_DFL,
-    signal.SIGQUIT: signal.SIG_DFL,
-}
-"""Signals that torchrun passes on, with their handlers in a new rank.
-
-The server ignores them. torchrun's children start with the defaults, even below a parent that
-ignores them (nohup).
-"""
-
 _TRAINER = (
     "cloudtrain_trainer.arguments",
     "cloudtrain_trainer.training.loop",
@@ -167,7 +155,7 @@ def _serve(
     """Import the modules and answer requests until the agent's end. In a rank, run the program."""
     try:
         set_parent_death_signal(agent)
-        for signum in _TORCHRUN_SIGNALS:
+        for signum in worker.TORCHRUN_SIGNALS:
             signal.signal(signum, signal.SIG_IGN)
 
         environ = dict(os.environ)
@@ -248,9 +236,7 @@ def _become_rank(request: Mapping[str, Any], environ: Mapping[str, str]) -> None
 
     Signals, variables, arguments, random state, the folder of temporary files, and the key.
     """
-    for signum, handler in _TORCHRUN_SIGNALS.items():
-        signal.signal(signum, handler)
-
+    worker.reset_signals()
     inherited = {name: value for name, value in environ.items() if name not in request["removed"]}
     os.environ.clear()  # imports may have set some
     os.environ.update({**inherited, **request["changed"]})

@@ -1,6 +1,7 @@
-"""torchrun, or a command, as a child process: arguments, the ranks' output, a stop.
+"""torchrun as a child process: arguments, the ranks' output, a stop. Standard library only.
 
-Standard library only.
+Two kinds of jobs need no torchrun, and their process is the child itself: a command, and a program
+of one rank without restarts. That rank has no peers to meet, and saves an import of torch.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 from cloudtrain_launcher.command import meet
 from cloudtrain_launcher.contract import COMMAND, PYTHON, STREAM_KEY, Job, NodeContext
-from cloudtrain_launcher.environment import job_environment, only_rank
+from cloudtrain_launcher.environment import job_environment, only_rank, only_rank_of_job
 from cloudtrain_launcher.hang import HangWatch
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import emit, log
@@ -43,6 +44,15 @@ class TorchrunExit(NamedTuple):
     """True if it was killed, because the ranks outlasted the grace period after a stop."""
 
 
+def is_only_rank(job: Job) -> bool:
+    """Return whether a program is the only rank of a job, and starts once.
+
+    With several GPUs it may start ranks of its own, which get torchrun's settings for NCCL.
+    """
+    is_one = job.nodes * job.processes == 1 and job.restarts == 0 and job.gpus <= 1
+    return is_one and job.kind != COMMAND
+
+
 def run_torchrun(
     job: Job,
     context: NodeContext,
@@ -51,7 +61,7 @@ def run_torchrun(
     ranks: RankTracker,
     on_event: Callable[[Event], None],
 ) -> TorchrunExit:
-    """Run torchrun, or the job's command, to its end; send ranks' events to `on_event`, other output to the log.
+    """Run the job's processes to their end; send ranks' events to `on_event`, other output to the log.
 
     A stop sends one SIGTERM, and SIGKILL near the end of the job's grace period. Call it from the
     main thread, since it installs a handler for SIGCHLD. Raise OSError if a process or pipe cannot
@@ -77,7 +87,10 @@ def run_torchrun(
         # Only once: a second SIGTERM would interrupt torchrun's own stop.
         if stop.is_requested() and not terminated:
             terminated = True
-            torchrun.terminate()
+            if is_only_rank(job):
+                signal_group(torchrun.pid, signal.SIGTERM)  # its child processes too, as torchrun
+            else:
+                torchrun.terminate()
 
         streams.pump(timeout=hang.seconds_between_checks)
         _report_failures(ranks, streams, stop)
@@ -98,7 +111,11 @@ def run_torchrun(
     code = torchrun.returncode
     if job.kind == COMMAND:
         _report_end(ranks, context.node_rank, code)
-        code = code or NOT_STARTED * terminated
+    elif is_only_rank(job):
+        ranks.on_event(RankFailed(time=time.time(), local_rank=0, exitcode=code))
+
+    if job.kind == COMMAND or is_only_rank(job):
+        code = code or NOT_STARTED * terminated  # as torchrun
 
     _report_failures(ranks, streams, stop)
 
@@ -145,6 +162,9 @@ def _start(
     if job.kind == COMMAND:
         program = [sys.executable, "-u", _WORKER]
         variables = {**variables, **only_rank(context.node_rank), PYTHON: python}
+    elif is_only_rank(job):
+        program = [os.environ.get("PYTHON_EXEC", python), "-u", _WORKER]
+        variables = {**variables, **only_rank_of_job(context, os.environ)}
     else:
         agent = str(Path(__file__).with_name("agent.py"))
         # torchrun creates a folder for log files even if unused: put it into our scratch folder.

@@ -1,7 +1,7 @@
 """One rank: runs the program like `python program`, and reports its start, error and end.
 
-torchrun starts this file instead of the program, or the launcher instead of a command. Standard
-library only: whether to import torch is up to the program.
+torchrun starts this file instead of the program; the launcher does for a command and for the only
+rank of a job. Standard library only: whether to import torch is up to the program.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import json
 import linecache
 import os
 import runpy
+import signal
 import sys
 import threading
 import types
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -51,6 +53,17 @@ if find_spec("cloudtrain_job") is None:  # in a job this folder is already last 
 
 import cloudtrain_job
 
+TORCHRUN_SIGNALS: Mapping[signal.Signals, Any] = {
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGHUP: signal.SIG_DFL,
+    signal.SIGQUIT: signal.SIG_DFL,
+}
+"""Signals that torchrun passes on, with their handlers in a new rank.
+
+torchrun's children start with the defaults, even below a parent that ignores them (nohup).
+"""
+
 WORKING_DIR = Path.cwd()
 """The job's working folder, even if the program changes to another."""
 
@@ -78,6 +91,9 @@ def main(parent: int) -> NoReturn:
         os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]), os.environ.pop(STREAM_KEY, "")
     )
     write_on_request(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]))
+    if job.kind != COMMAND:
+        reset_signals()
+
     if os.environ["WORLD_SIZE"] == "1":
         _use_own_store()
 
@@ -131,6 +147,12 @@ def main(parent: int) -> NoReturn:
         emit(Error(attempt=attempt, exception="NoProcessGroup", message=message))
 
     _exit(code)
+
+
+def reset_signals() -> None:
+    """Give this process the handlers of a new rank."""
+    for signum, handler in TORCHRUN_SIGNALS.items():
+        signal.signal(signum, handler)
 
 
 def emit(event: Event) -> None:

@@ -8,6 +8,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,37 +21,45 @@ pytestmark = [pytest.mark.linux("forks are safe on Linux only")]
 
 PROBE = Path(__file__).with_name("process_probe.py").read_text()
 RANKS = 2
+OF_RESTARTS = (
+    "MASTER_ADDR",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE",
+)
+"""Variables of torchrun's rendezvous for restarts, and of torchrun itself."""
 Found = tuple[dict[str, Any], dict[str, Any]]
 NEW_PROCESSES = "[torchrun] each rank imports torch by itself: "
 
 
-def probe(folder: Path, *, warm: bool) -> dict[str, Any]:
+def probe(folder: Path, *, processes: int = RANKS, **job: Any) -> dict[str, Any]:
     """Return the facts that the ranks of a job report, and the job's output."""
     folder.mkdir(exist_ok=True)
     argv = [str(folder.parent / "found"), "a b", ""]
-    process = start(folder, PROBE, new_process=True, processes=RANKS, warm=warm, argv=argv)
+    process = start(folder, PROBE, new_process=True, processes=processes, argv=argv, **job)
     (folder.parent / "found").mkdir(exist_ok=True)
     text = finish(process)
     assert process.returncode == 0, text
     ranks = [
         json.loads((folder.parent / "found" / f"rank-{rank}.json").read_text())
-        for rank in range(RANKS)
+        for rank in range(processes)
     ]
     return {"ranks": ranks, "text": text, "only": [rank.pop("only") for rank in ranks]}
 
 
 @pytest.fixture(scope="module")
-def forked_and_new(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """The same program in the same folder, its ranks forked and as new processes; SIGHUP is ignored
-    by their parent.
-    """
-    folder = tmp_path_factory.mktemp("probe")
+def no_hangup() -> Iterator[None]:
+    """SIGHUP is ignored by the parent of the ranks."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        forked = probe(folder / "job", warm=True)
-        return forked, probe(folder / "job", warm=False)
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture(scope="module")
+def forked_and_new(tmp_path_factory: pytest.TempPathFactory, no_hangup: None) -> Found:
+    """The same program in the same folder, its ranks forked and as new processes."""
+    folder = tmp_path_factory.mktemp("probe")
+    return probe(folder / "job", warm=True), probe(folder / "job", warm=False)
 
 
 @pytest.mark.torchrun
@@ -58,6 +67,17 @@ def test_a_forked_rank_finds_everything_as_a_new_process_does(forked_and_new: Fo
     forked, new = forked_and_new
     for forked_rank, new_rank in zip(forked["ranks"], new["ranks"], strict=True):
         assert forked_rank == new_rank
+
+
+@pytest.mark.torchrun
+def test_the_only_rank_of_a_job_finds_what_torchrun_gives(tmp_path: Path, no_hangup: None) -> None:
+    ranks = []
+    for restarts in (0, 1):
+        (rank,) = probe(tmp_path / "job", processes=1, restarts=restarts, warm=False)["ranks"]
+        for name in OF_RESTARTS:
+            rank["variables"].pop(name, None)
+        ranks.append(rank)
+    assert ranks[0] == ranks[1]
 
 
 @pytest.mark.torchrun

@@ -31,16 +31,23 @@ from tests.entrypoints.launchers import (
 )
 from tests.support.waiting import HANG_SECONDS, eventually
 
+ALONE_OR_NOT = pytest.mark.parametrize("restarts", [0, 1], ids=["alone", "under torchrun"])
+"""The only rank of a job needs torchrun for restarts alone."""
+
 
 @pytest.mark.torchrun
-def test_a_program_that_saves_and_exits_on_sigterm_counts_as_stopped(tmp_path: Path) -> None:
+@ALONE_OR_NOT
+def test_a_program_that_saves_and_exits_on_sigterm_counts_as_stopped(
+    tmp_path: Path, restarts: int
+) -> None:
     script = (
         "import signal, sys, time\nfrom cloudtrain_job import emit\n"
         "def leave(*_):\n    print('saved'); sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, leave)\nemit('ready')\n"
         "while True: time.sleep(0.05)\n"  # a signal just before one long sleep would wake nobody
     )
-    process = start(tmp_path, script, new_process=True, grace_seconds=HANG_SECONDS)
+    job = {"restarts": restarts, "grace_seconds": HANG_SECONDS}
+    process = start(tmp_path, script, new_process=True, **job)
     output = output_until(process, '"type":"ready"')
     process.send_signal(signal.SIGTERM)
     output += finish(process)
@@ -50,7 +57,10 @@ def test_a_program_that_saves_and_exits_on_sigterm_counts_as_stopped(tmp_path: P
 
 
 @pytest.mark.torchrun
-def test_a_forced_stop_ends_processes_in_sessions_of_their_own(tmp_path: Path) -> None:
+@ALONE_OR_NOT
+def test_a_forced_stop_ends_processes_in_sessions_of_their_own(
+    tmp_path: Path, restarts: int
+) -> None:
     script = (
         "import signal, subprocess, time\nfrom cloudtrain_job import emit\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -59,7 +69,7 @@ def test_a_forced_stop_ends_processes_in_sessions_of_their_own(tmp_path: Path) -
         "emit('ready', pids=[child.pid, int(orphan)])\n"
         "while True: time.sleep(600)\n"
     )
-    process = start(tmp_path, script, new_process=True, grace_seconds=1)
+    process = start(tmp_path, script, new_process=True, restarts=restarts, grace_seconds=1)
     output = output_until(process, '"type":"ready"')
     pids = events(output)[-1]["pids"]
     assert all(process_state(pid) for pid in pids)
@@ -222,23 +232,57 @@ def test_exit_handlers_run_after_a_failure_but_not_for_ever(tmp_path: Path) -> N
     assert rank.error["exception"] == "OSError"
 
 
-@pytest.mark.torchrun
-def test_without_torch_the_reason_is_reported(tmp_path: Path) -> None:
+@pytest.fixture
+def without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launchers whose Python cannot import torch."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('broken on purpose')")
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(tmp_path)
-    try:
-        process = start(tmp_path, "print('never')", new_process=True)
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
+
+@pytest.mark.torchrun
+@pytest.mark.usefixtures("without_torch")
+def test_without_torch_the_reason_is_reported(tmp_path: Path) -> None:
+    process = start(tmp_path, "print('never')", new_process=True, processes=2)
     text = finish(process)
     assert process.returncode == 1
     assert "torch cannot be imported" in events(text)[-1]["error"]["message"]
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_the_only_rank_of_a_job_needs_torch_for_its_program_alone(tmp_path: Path) -> None:
+    process = start(tmp_path, "print('trained')", new_process=True)
+    assert "[rank 0] trained" in finish(process)
+    process = start(tmp_path, "import torch", new_process=True)
+    error = events(finish(process))[-1]["error"]
+    assert (error["exception"], error["message"]) == ("ImportError", "broken on purpose")
+
+
+def test_children_of_the_only_rank_hear_a_stop_as_under_torchrun(tmp_path: Path) -> None:
+    script = (
+        "import signal, subprocess, sys\nfrom cloudtrain_job import emit\n"
+        "signal.signal(signal.SIGTERM, lambda *_: None)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "emit('ready')\n"
+        "print('the child ended by', child.wait())\n"
+    )
+    process = start(tmp_path, script, new_process=True, grace_seconds=HANG_SECONDS)
+    output = output_until(process, '"type":"ready"')
+    process.send_signal(signal.SIGTERM)
+    assert "the child ended by -15" in output + finish(process)
+
+
+@pytest.mark.linux("processes end with their parent on Linux only")
+def test_the_only_rank_ends_with_a_killed_launcher(tmp_path: Path) -> None:
+    script = (
+        "import os, time\nfrom cloudtrain_job import emit\n"
+        "emit('ready', pid=os.getpid())\ntime.sleep(600)\n"
+    )
+    process = start(tmp_path, script, new_process=True)
+    rank = events(output_until(process, '"type":"ready"'))[-1]["pid"]
+    process.send_signal(signal.SIGKILL)
+    finish(process)
+    assert eventually(lambda: process_state(rank) in ("", "Z"))
 
 
 OWN_RANKS = """
@@ -262,8 +306,11 @@ if __name__ == "__main__":
 
 
 @pytest.mark.torchrun
-def test_ranks_of_its_own_meet_and_so_does_the_process_itself(tmp_path: Path) -> None:
-    process = start(tmp_path, OWN_RANKS, argv=[str(free_port())])
+@ALONE_OR_NOT
+def test_ranks_of_its_own_meet_and_so_does_the_process_itself(
+    tmp_path: Path, restarts: int
+) -> None:
+    process = start(tmp_path, OWN_RANKS, argv=[str(free_port())], restarts=restarts)
     text = finish(process)
     assert process.returncode == 0, text
     assert "[rank 0] rank 0 of its own: 2" in text
