@@ -107,6 +107,7 @@ def cost_of(folder: RunFolder, summary: Mapping[str, Any], now: float) -> dict[s
         cost["usd_so_far"] = per_hour * max(0.0, now - (summary["started"] or now)) / HOUR
         if "max_seconds" in quote:
             seconds = quote["max_seconds"] + quote.get("overhead_seconds", 0)
+            seconds *= quote.get("attempts", 1)
             cost["cap_usd"] = max(per_hour * seconds / HOUR, quote.get("dearest_usd") or 0.0)
 
     return cost

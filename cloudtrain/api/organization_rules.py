@@ -88,7 +88,7 @@ def _highest_cost(plan: Plan, estimate: CostEstimate) -> float | None:
     billed = [name for name in plan.target.instances if name not in estimate.prepaid]
     listed = [tables.price_of(name) for name in billed]
     per_hour = max((price.usd for price in listed if price), default=0.0) * estimate.nodes
-    return max(own, per_hour * (estimate.max_seconds + estimate.overhead_seconds) / HOUR)
+    return max(own, per_hour * estimate.billed_seconds / HOUR)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 from cloudtrain.errors import StorageError
 from cloudtrain.planning.launch import TAG_PREFIX, Request
 from cloudtrain.planning.plan import Plan, Rehearsal, json_digest
+from cloudtrain.planning.sagemaker import unfolded
 from cloudtrain.runs.files import append_lines
 from cloudtrain.runs.folder import JOB, REQUEST, RunFolder
 from cloudtrain_wire.bounded_files import read_regular_text
@@ -111,7 +112,8 @@ def _changes(plan: Plan, line: Mapping[str, Any], comparable: Any) -> Iterator[s
         yield f"the source (sha256:{line['source'][:8]}… → {_source(plan)[:8]}…)"
 
     try:
-        documents = {"request": folder.document(REQUEST), "job": folder.document(JOB)}
+        request = unfolded(folder.document(REQUEST))
+        documents = {"request": request, "job": folder.document(JOB)}
     except StorageError:
         yield f"its {REQUEST} cannot be read"
         return
@@ -131,7 +133,7 @@ def _changes(plan: Plan, line: Mapping[str, Any], comparable: Any) -> Iterator[s
 
 
 def _documents(request: Request) -> dict[str, Any]:
-    return {"request": request.document, "job": request.job.to_json()}
+    return {"request": unfolded(request.document), "job": request.job.to_json()}
 
 
 def _comparable(documents: Mapping[str, Any], run_id: str, source: str) -> Any:

@@ -23,6 +23,7 @@ from cloudtrain.planning.cost import NOT_CHECKED, CostEstimate
 from cloudtrain.planning.launch import command_words, dependencies_document
 from cloudtrain.planning.plan import UNREAD, LocalInput, Plan
 from cloudtrain.planning.request_overrides import spec_overrides
+from cloudtrain.planning.sagemaker import unfolded
 from cloudtrain.providers.shared.paths import file_name
 from cloudtrain.providers.shared.uploads import past_upload
 from cloudtrain.runs.store import sweep_ids
@@ -244,6 +245,8 @@ def _kind(plan: Plan) -> str:
     name = plan.target.declaration.request_name
     if not name:
         return ""
+    if "jobQueue" in plan.request.document:
+        name = f"SubmitServiceJob of a {name}"
 
     return f"{name}, "
 
@@ -284,6 +287,8 @@ def cost(plan: Plan) -> list[str]:
 
     if estimate.dearest_usd:
         transfers += " on the dearest of these machines"
+    if estimate.attempts > 1:
+        transfers += f", in {estimate.attempts} attempts"
 
     lines.append(
         f"at most {estimate.worst_usd:.2f} USD of machine time{transfers}: "
@@ -406,7 +411,7 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
     from difflib import unified_diff
 
     request = plan.request
-    new = {"request": request.document, "job": request.job.to_json()}
+    new = {"request": unfolded(request.document), "job": request.job.to_json()}
 
     if os.path.isfile(against):  # noqa: PTH113  (false, not an error, for what no disk can hold)
         try:
@@ -417,9 +422,9 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
             hint = "cloudtrain plan --json > FILE writes one"
             raise UsageError(f"{against}: is not JSON: {error}", hint=hint) from None
 
-        old = {"request": old_request}
+        old = {"request": unfolded(old_request)}
         other_id = _id_of(old_request)
-        new = {"request": request.document}
+        new = {"request": new["request"]}
     else:
         from cloudtrain.api.lookup import find_run
 
@@ -428,7 +433,7 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
             raise UsageError(f"{against} is a sweep, and plan compares one job", hint=hint)
 
         run = find_run(against, data_dir=data_dir)
-        old = {"request": run.folder.document("request.json")}
+        old = {"request": unfolded(run.folder.document("request.json"))}
         other_id = run.id
 
         if (run.folder.path / "job.json").exists():
@@ -449,7 +454,8 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
 def _id_of(document: Any) -> str:
     """Return the run id in a request of any provider; may be empty."""
     named = document if isinstance(document, dict) else {}
-    return str(named.get("run_id") or named.get("TrainingJobName") or named.get("name") or "")
+    names = [named.get(key) for key in ("run_id", "TrainingJobName", "jobName", "name")]
+    return next((str(name) for name in names if name), "")
 
 
 def _lines(document: Any) -> list[str]:

@@ -46,6 +46,8 @@ class CostEstimate:
     """Hint for an unknown price."""
     unpriced: tuple[str, ...] = ()
     """Machines of a list whose price is unknown."""
+    attempts: int = 1
+    """How often a queue starts the job at most, each time with the whole time limit."""
     dearest_usd: float = 0.0
     """Maximum cost on the dearest machine of a list that is tried one by one; 0 without a list."""
     prepaid: tuple[str, ...] = ()
@@ -60,12 +62,17 @@ class CostEstimate:
         return self.price.usd * self.nodes
 
     @property
+    def billed_seconds(self) -> int:
+        """Maximum billed time of all attempts together."""
+        return (self.max_seconds + self.overhead_seconds) * self.attempts
+
+    @property
     def worst_usd(self) -> float | None:
         """Maximum machine cost in US dollars, without data transfer; None if unknown."""
         per_hour = self.usd_per_hour
         if per_hour is None:
             return None
-        own = per_hour * (self.max_seconds + self.overhead_seconds) / HOUR
+        own = per_hour * self.billed_seconds / HOUR
         return max(own, self.dearest_usd)
 
     @property
@@ -97,6 +104,7 @@ def estimate_cost(
     price_hint: str = OWN_TABLE_HINT,
     unpriced: tuple[str, ...] = (),
     prepaid: tuple[str, ...] = (),
+    attempts: int = 1,
 ) -> tuple[CostEstimate, list[Issue]]:
     """Return the limits of a job and their mistakes.
 
@@ -114,7 +122,7 @@ def estimate_cost(
 
     overhead = grace_seconds + kept_seconds + transfer_seconds
     if limits.max_cost is not None and price is not None and price.usd:
-        affordable = int(limits.max_cost / (price.usd * nodes / HOUR)) - overhead
+        affordable = int(limits.max_cost / (price.usd * nodes / HOUR) / attempts) - overhead
         if affordable < SHORTEST_SECONDS:
             hour = f"{price.usd * nodes:.2f} USD per hour"
             message = f"{limits.max_cost:.2f} USD pay for {max(0, affordable)} s at {hour}"
@@ -123,6 +131,8 @@ def estimate_cost(
                 message += f", after {transfer_seconds} s for image, inputs and upload"
             if kept_seconds:
                 message += f", after {kept_seconds} s for warm machines"
+            if attempts > 1:
+                message += f", in each of {attempts} attempts"
 
             problems.append(
                 Issue(
@@ -152,6 +162,7 @@ def estimate_cost(
         price_hint=price_hint,
         unpriced=unpriced,
         prepaid=prepaid,
+        attempts=attempts,
     )
 
     return made, problems

@@ -146,6 +146,20 @@ def training_job(
     )
 
 
+def training_request(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the CreateTrainingJob body of a request, which a request to a queue holds as text."""
+    body: Mapping[str, Any] = unfolded(document).get("serviceRequestPayload", document)
+    return body
+
+
+def unfolded(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a request with the body that it holds as text, if any, in place of the text."""
+    if "serviceRequestPayload" not in document:
+        return document
+
+    return {**document, "serviceRequestPayload": json.loads(document["serviceRequestPayload"])}
+
+
 def result_uris(body: Mapping[str, Any]) -> dict[str, str]:
     """Return the URIs of a job's model and output: archives, or folders without compression.
 

@@ -68,6 +68,8 @@ def _phase(state: RunState, event: events.Phase) -> None:
     state.phase_seen = event.time
     state.phase_since = event.since or event.time
     state.instance = event.instance or state.instance
+    if event.attempt and event.attempt not in state.attempts:
+        state.attempts.append(event.attempt)
 
     if event.running:
         state.started = min(state.started or state.phase_since, state.phase_since)

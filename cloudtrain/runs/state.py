@@ -133,6 +133,8 @@ class RunState:
     """Owner according to the cloud; empty for runs of this machine."""
     instance: str = ""
     """Machine type that the cloud chose."""
+    attempts: list[str] = field(default_factory=list)
+    """ARNs of the jobs that a queue has started for it, the last one at the end."""
     kept: Kept | None = None
     """Machines that stay after the end and are billed."""
     image: str = ""

@@ -184,7 +184,8 @@ def _shares(
     estimate: CostEstimate, usd_per_hour: float, usd: float, trials: int
 ) -> Iterator[Issue]:
     """Yield an error if an equal share of the budget is too small for a trial."""
-    seconds = int(usd / trials / usd_per_hour * HOUR) - estimate.overhead_seconds
+    seconds = int(usd / trials / usd_per_hour * HOUR / estimate.attempts)
+    seconds -= estimate.overhead_seconds
     if seconds < SHORTEST_SECONDS:
         message = (
             f"pays for {max(0, seconds)} s of each of {trials} trials at {usd_per_hour:.2f} USD per"

@@ -110,6 +110,8 @@ class Phase(Event, type="phase", writer=CLIENT, requires="time"):
     """True if the job's containers are running."""
     instance: str = ""
     """The machine type, once the cloud has chosen one."""
+    attempt: str = ""
+    """The cloud's own job, where a queue starts one for each attempt."""
 
 
 class LogUnread(Event, type="log_unread", writer=CLIENT, requires="time"):

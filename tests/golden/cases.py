@@ -111,6 +111,13 @@ resources: {instance: {aws: ml.m5.xlarge}}
 limits: {max_runtime: 1 h}
 aws: {output: s3://models/digits, kms_key: alias/k, compress_output: false}
 """
+QUEUED = """
+name: digits
+resources: {nodes: 2, instance: {aws: ml.g5.xlarge}}
+limits: {max_runtime: 1 h, retries: 2}
+image: dlc:pytorch-2.8
+aws: {queue: team, share: vision, priority: 10}
+"""
 RESERVED = """
 name: digits
 resources: {instance: {aws: ml.p4d.24xlarge}}
@@ -234,6 +241,7 @@ CASES = {
     "aws-uncompressed": ("aws", UNCOMPRESSED),
     "aws-training-plan": ("aws", RESERVED),
     "aws-training-plan-first": ("aws", RESERVED_FIRST),
+    "aws-queue": ("aws", QUEUED),
     "azure": ("azure", AZURE),
     "azure-spot": ("azure", AZURE_SPOT),
     "azure-cluster": ("azure", AZURE_CLUSTER),

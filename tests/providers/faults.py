@@ -62,7 +62,7 @@ BODY_FAULTS: tuple[FaultKind, ...] = ("html", "proxy", "empty", "half")
 ALWAYS_FOREIGN = 99
 """More often than anybody asks again."""
 
-CREATING = ("CreateTrainingJob", "CreateHyperParameterTuningJob", "PutJob")
+CREATING = ("CreateTrainingJob", "CreateHyperParameterTuningJob", "PutJob", "SubmitServiceJob")
 """Calls after which there may be a job."""
 
 Do = Callable[[], object]

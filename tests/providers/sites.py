@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -208,7 +209,15 @@ class AwsSite(Site):
                 job.stop()
 
     def is_told_to_stop(self, run_id: str) -> bool:
-        return bool(self.cloud.service.jobs[run_id].stop_asked.is_set())
+        return bool(self.job_of(run_id).stop_asked.is_set())
+
+    def job_of(self, run_id: str) -> Any:
+        """Return the training job of a run, as the imitation has it."""
+        return self.cloud.service.jobs[run_id]
+
+    def name_of(self, run_id: str) -> str:
+        """Return the name of a run's training job, which may be over long ago."""
+        return run_id
 
     def operations(self) -> dict[str, Do]:
         from tests.providers.aws.operations import OPERATIONS
@@ -221,10 +230,10 @@ class AwsSite(Site):
         }
 
     def start_job(self, run_id: str) -> None:
-        self.cloud.service.jobs[run_id].enter("Training")
+        self.job_of(run_id).enter("Training")
 
     def finish_job(self, run_id: str) -> None:
-        self.cloud.service.jobs[run_id].finish("Completed", "Completed")
+        self.job_of(run_id).finish("Completed", "Completed")
 
     def end_as(self, run_id: str, how: str) -> None:
         ends = {
@@ -232,11 +241,11 @@ class AwsSite(Site):
             "failed": ("Failed", "Failed", "AlgorithmError: , exit code: 3"),
             "evicted": ("Stopped", "MaxRuntimeExceeded"),
         }
-        self.cloud.service.jobs[run_id].finish(*ends[how])
+        self.job_of(run_id).finish(*ends[how])
 
     def ended_by_status(self, run_id: str) -> str:
         states = {"Completed": "succeeded", "Failed": "failed", "Stopped": "stopped"}
-        return states[self.cloud.service.jobs[run_id]["TrainingJobStatus"]]
+        return states[self.job_of(run_id)["TrainingJobStatus"]]
 
     def save_if_told(self, run_id: str) -> None:
         """Its nodes get a signal."""
@@ -251,11 +260,56 @@ class AwsSite(Site):
         self.cloud.service.call("CreateTrainingJob", body)
 
     def write_log(self, run_id: str, node: int, *lines: str) -> None:
-        write_log(self.cloud, run_id, node, *lines)
+        write_log(self.cloud, self.name_of(run_id), node, *lines)
 
     def put_model(self, run_id: str, **files: str) -> None:
         archive = packed(*(entry(name, text=text) for name, text in files.items()))
-        self.cloud.put(f"cloudtrain/runs/{run_id}/output/model.tar.gz", archive)
+        name = self.name_of(run_id)
+        self.cloud.put(f"cloudtrain/runs/{name}/output/model.tar.gz", archive)
+
+
+class QueueSite(AwsSite):
+    """SageMaker behind a queue of AWS Batch, which starts each job at once."""
+
+    def job_of(self, run_id: str) -> Any:
+        return self._queued(run_id).attempts[-1]
+
+    def name_of(self, run_id: str) -> str:
+        return str(self.job_of(run_id).name)
+
+    def _queued(self, run_id: str) -> Any:
+        """Return the service job of a run. Batch starts it at its next call."""
+        self.cloud.service.batch.call("DescribeJobQueues", {"jobQueues": []})
+        return self.cloud.service.batch.named(run_id)
+
+    def job_names(self) -> set[str]:
+        return {job.name for job in self.cloud.service.batch.jobs.values()}
+
+    def forget_job(self, run_id: str) -> None:
+        jobs = self.cloud.service.batch.jobs
+        for arn in [arn for arn, job in jobs.items() if job.name == run_id]:
+            for attempt in jobs.pop(arn).attempts:
+                self.cloud.service.jobs.pop(attempt.name, None)
+
+    def end_job(self, run_id: str) -> None:
+        job = self._queued(run_id)
+        with suppress(ServiceError):  # it has ended already
+            self.cloud.service.batch.call("TerminateServiceJob", {"jobId": job.arn, "reason": "-"})
+
+    def is_told_to_stop(self, run_id: str) -> bool:
+        return bool(self._queued(run_id).is_terminated)
+
+    def is_over(self, run_id: str) -> bool:
+        return bool(self._queued(run_id).has_ended)
+
+    def tags_by_name(self, run_id: str) -> dict[str, str]:
+        return dict(self._queued(run_id).tags)
+
+    def add_job_of_stranger(self, name: str, like: str, *, copies_tags: bool) -> None:
+        body = {**self._queued(like).body, "jobName": name, "clientToken": name}
+        if not copies_tags:
+            del body["tags"]
+        self.cloud.service.batch.call("SubmitServiceJob", body)
 
 
 class AzureSite(Site):
@@ -340,6 +394,8 @@ class AzureSite(Site):
             self.cloud.put(f"cloudtrain/runs/{run_id}/model/{name}", text.encode())
 
 
+QUEUE = "team"
+"""Queue of the imitated account."""
 SUBMIT_CALLS: Mapping[str, Sequence[NthCall]] = {"aws": CALLS, "azure": AZURE_CALLS}
 """Calls of a submit."""
 OWN_VARIABLES = {"aws": ("AWS_",), "azure": ("AZURE_", "ARM_", "AZUREML_", "MSI_", "IDENTITY_")}
@@ -374,6 +430,28 @@ def _aws_site(cloud: Cloud) -> Site:
             "stop": "sagemaker:StopTrainingJob",
         },
     )
+
+
+def _queue_site(cloud: Cloud) -> Site:
+    cloud.service.batch.add_queue(QUEUE)
+    site = _aws_site(cloud)
+    calls = {
+        "create": ("batch", "SubmitServiceJob"),
+        "look": ("batch", "ListServiceJobs"),
+        "tags": ("batch", "DescribeServiceJob"),
+        "observe": ("batch", "DescribeServiceJob"),
+        "list": ("batch", "ListServiceJobs"),
+        "stop": ("batch", "TerminateServiceJob"),
+    }
+    fields = {item.name: getattr(site, item.name) for item in dataclass_fields(site)}
+    fields |= {
+        "job": {**site.job, "aws": {"queue": QUEUE}},
+        "calls": {**site.calls, **calls},
+        "looks_before": 1,
+        "stopping": (("batch", "TerminateServiceJob", 1),),
+        "hints": {**site.hints, "stop": "batch:TerminateServiceJob"},
+    }
+    return QueueSite(**fields)
 
 
 def _azure_site(cloud: AzureCloud) -> Site:
@@ -418,7 +496,7 @@ def _azure_site(cloud: AzureCloud) -> Site:
 @contextmanager
 def open_site(provider: str, phase_seconds: float = 3600) -> Iterator[Site]:
     """Open an imitated cloud; this process is its client, and retries at once."""
-    with without(*OWN_VARIABLES[provider]), pytest.MonkeyPatch.context() as patch:
+    with without(*OWN_VARIABLES.get(provider, ("AWS_",))), pytest.MonkeyPatch.context() as patch:
         for pause in (
             "botocore.retries.standard.ExponentialBackoff.delay_amount",
             "azure.core.pipeline.policies.RetryPolicy.get_backoff_time",
@@ -428,9 +506,9 @@ def open_site(provider: str, phase_seconds: float = 3600) -> Iterator[Site]:
         patch.setattr("cloudtrain.providers.shared.idempotent_create.BACKOFF_SECONDS", 0.001)
         patch.setattr("botocore.loaders.create_loader", create_loader)
 
-        if provider == "aws":
+        if provider in ("aws", "queue"):
             with Cloud(phase_seconds=phase_seconds) as aws_cloud:
-                site = _aws_site(aws_cloud)
+                site = _aws_site(aws_cloud) if provider == "aws" else _queue_site(aws_cloud)
                 site.reconnect()
                 yield site
                 site.reconnect()

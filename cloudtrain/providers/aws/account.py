@@ -61,6 +61,7 @@ def account(
         subnets=reader.list_of("subnets"),
         security_groups=reader.list_of("security_groups"),
         kms_key=reader.optional("kms_key"),
+        queue=reader.optional("queue") or "",
         placeholders=tuple(reader.placeholders),
     )
     if config.profile and not rehearsal:

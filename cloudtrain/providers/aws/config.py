@@ -34,6 +34,8 @@ class AwsConfig(CloudConfig):
     subnets: tuple[str, ...] = ()
     security_groups: tuple[str, ...] = ()
     kms_key: str | None = None
+    queue: str = ""
+    """Queue of AWS Batch that starts the job; empty: the job is created at once."""
 
     @property
     def storage(self) -> str:

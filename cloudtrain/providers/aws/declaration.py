@@ -44,6 +44,7 @@ DECLARATION = Declaration(
         ),
         "subnets": Setting("subnets of the job's network", "texts"),
         "security_groups": Setting("security groups of the job's network", "texts"),
+        "queue": Setting("queue of AWS Batch in which jobs wait for machines"),
         "kms_key": Setting("key that encrypts what the job writes"),
         "poll": Setting(
             "seconds between two looks at a job", "seconds", 10.0, beside_job="harmless"

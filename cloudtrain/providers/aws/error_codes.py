@@ -65,6 +65,7 @@ _HINTS: Mapping[str, str] = {
     "301": _OTHER_REGION,
     "AuthorizationHeaderMalformed": _OTHER_REGION,
     "IllegalLocationConstraintException": _OTHER_REGION,
+    "ClientException": "cloudtrain check --online looks at aws.queue, and what the job needs there",
     "KMS.DisabledException": "the key is disabled: enable it, or take another aws.kms_key",
     "KMS.NotFoundException": "check aws.kms_key: the key is not there, or not in this region",
 }

@@ -174,6 +174,25 @@ def _training_plan(things: Things, thing: Thing) -> None:
         raise RefusedError(f"it reserves {plan['TotalInstanceCount']} machines, {things.demand}")
 
 
+def _queue(things: Things, thing: Thing) -> None:
+    """Ask for the queue of a job: of training jobs, open, and with the shares that the job names."""
+    answer = things.cloud.call("batch", "describe_job_queues", jobQueues=[thing.name])
+    if not answer.get("jobQueues"):
+        raise RefusedError("there is none")
+
+    queue = answer["jobQueues"][0]
+    expect("type", queue.get("jobQueueType"), "SAGEMAKER_TRAINING")
+    expect("status", queue.get("status", "VALID"), "VALID", "UPDATING")
+    expect("state", queue["state"], "ENABLED")
+
+    has_shares = bool(queue.get("schedulingPolicyArn"))
+    names_share = "shareIdentifier" in thing.source or "quotaShareName" in thing.source
+    if has_shares and not names_share:
+        raise RefusedError("it has a scheduling policy: name aws.share or aws.quota_share")
+    if names_share and not has_shares:
+        raise RefusedError("it has no scheduling policy, so no shares")
+
+
 LOOKUPS: Mapping[str, Lookup] = {
     "role": Lookup(
         _role, "is {name} there, for SageMaker", f"a role that {SERVICE} may assume; {_TEMPLATE}"
@@ -204,6 +223,11 @@ LOOKUPS: Mapping[str, Lookup] = {
         _training_plan,
         "has {name} the machines",
         "aws sagemaker list-training-plans shows those there are",
+    ),
+    "queue": Lookup(
+        _queue,
+        "does {name} take the job",
+        "aws batch describe-job-queues shows those there are; Queue of the template makes one",
     ),
     "subnets": Lookup(
         _subnets,

@@ -16,8 +16,10 @@ from cloudtrain.planning.sagemaker import (
     ROOT,
     file_system_source,
     is_file_system,
+    training_request,
 )
 from cloudtrain.providers.aws.config import AwsConfig
+from cloudtrain.providers.aws.queue_request import in_queue
 from cloudtrain.providers.protocol import Export
 from cloudtrain.providers.shared.idempotent_create import tags
 from cloudtrain.providers.shared.paths import ARCHIVE, PREFIX, as_folder, input_file
@@ -125,8 +127,15 @@ def published_uri(output: str, run_id: str) -> str:
 
 
 def render(plan: Plan, image: ResolvedImage | None = None) -> Request:
-    """Return the body of CreateTrainingJob as plain JSON, and the job document."""
-    return request_with(job_of(plan), plan, image)
+    """Return the request as plain JSON, and the job document.
+
+    The request is the body of CreateTrainingJob or, for a queue, of SubmitServiceJob with it.
+    """
+    request = request_with(job_of(plan), plan, image)
+    if not plan.target.config_as(AwsConfig).queue:
+        return request
+
+    return in_queue(request, plan, section_of(plan))
 
 
 def request_with(job: JobDocument, plan: Plan, image: ResolvedImage | None = None) -> Request:
@@ -442,7 +451,8 @@ def uri_parts(uri: str) -> tuple[str, str]:
 def export(plan: Plan) -> Export:
     """Return the request and the job document with the AWS CLI's commands for them."""
     config = plan.target.config_as(AwsConfig)
-    body = plan.request.document
+    document = plan.request.document
+    body = training_request(document)
     place = ["--region", config.region]
     if config.profile:
         place += ["--profile", config.profile]
@@ -461,9 +471,11 @@ def export(plan: Plan) -> Export:
         return ["aws", "s3", "cp", name, channel_uri(body, channel) + name, *copy_options]
 
     create = ["aws", "sagemaker", "create-training-job", *place]
+    if document is not body:
+        create = ["aws", "batch", "submit-service-job", *place]
     create += ["--cli-input-json", "file://request.json"]
     return Export(
-        files={"request.json": as_text(body), JOB_FILE: as_text(plan.request.job.to_json())},
+        files={"request.json": as_text(document), JOB_FILE: as_text(plan.request.job.to_json())},
         archive=ARCHIVE,
         commands=[*copies, copy(ARCHIVE, SOURCE), copy(JOB_FILE, JOB), create],
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from cloudtrain.errors import Issue, Keys, dotted
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import override_path
+from cloudtrain.planning.sagemaker import training_request
 from cloudtrain.providers.aws.request import FORM, section_of
 from cloudtrain.providers.aws.service_model import model_name
 from cloudtrain.providers.shared.idempotent_create import tags
@@ -66,7 +67,8 @@ def spec_path(plan: Plan, path: Keys) -> Keys:
     `path`: of the member, such as `("Tags", 3, "Value")`.
     """
     spec = plan.spec
-    override = override_path(section_of(plan).request, plan.request.document, path, FORM)
+    body = training_request(plan.request.document)
+    override = override_path(section_of(plan).request, body, path, FORM)
     if override is not None:
         return override
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.extras import importing
 from cloudtrain.planning.sagemaker import ROOT, result_uris
 from cloudtrain.providers.aws.config import client_of_run, config_of
+from cloudtrain.providers.aws.queue import name_of
 from cloudtrain.providers.aws.request import JOB, JOB_FILE, channel_uri, published_uri, uri_parts
 from cloudtrain.providers.aws.submit import Bucket, own_tag_values, request_of, require_same_account
 from cloudtrain.providers.progress import Note, Progress
@@ -42,9 +43,17 @@ MAX_PAGES = 50
 """Maximum pages per stream and call, of up to 1 MB each; the rest follows at the next call."""
 
 
-def artifact_uris(body: dict[str, Any]) -> dict[str, str]:
-    """Return the S3 URIs of a job's model, output and checkpoints, by its request."""
-    uris = dict(result_uris(body))
+def artifact_uris(body: dict[str, Any], attempts: Sequence[str] | None = None) -> dict[str, str]:
+    """Return the S3 URIs of a job's model, output and checkpoints, by its request.
+
+    `attempts`: the training jobs of a run in a queue, whose last one leaves model and output.
+    """
+    uris: dict[str, str] = {}
+    if attempts is None:
+        uris.update(result_uris(body))
+    elif attempts:
+        uris.update(result_uris({**body, "TrainingJobName": name_of(attempts[-1])}))
+
     keep = body.get("CheckpointConfig", {}).get("S3Uri")
     if keep:
         uris["checkpoints"] = keep
@@ -73,7 +82,7 @@ def artifacts(run: RunFolder, state: RunState) -> dict[str, str]:
     if state.ref is None:
         return {}
 
-    return artifact_uris(request_of(run))
+    return artifact_uris(request_of(run), state.attempts if config_of(run).queue else None)
 
 
 def native(run: RunFolder) -> Any:
@@ -182,7 +191,22 @@ def _size_of(cloud: AwsClient, bucket: str, key: str) -> int | None:
 
 def backfill_logs(run: RunFolder, state: RunState) -> Iterator[Observation]:
     """Yield all log lines of an ended run that another machine started."""
-    return backfill(partial(new_lines, client_of_run(run), run.run_id, state.nodes), state)
+    names = [run.run_id]
+    if config_of(run).queue:
+        names = [name_of(arn) for arn in state.attempts]
+
+    return backfill(partial(lines_of_attempts, client_of_run(run), names, state.nodes), state)
+
+
+def lines_of_attempts(
+    cloud: AwsClient, jobs: Iterable[str], nodes: int, positions: Positions
+) -> Generator[LogPart, None, bool]:
+    """Yield new lines of training jobs, one after the other; return True if all were read."""
+    complete = True
+    for job in jobs:
+        complete &= yield from new_lines(cloud, job, nodes, positions)
+
+    return complete
 
 
 def new_lines(

@@ -23,9 +23,15 @@ from cloudtrain.planning.launch import TAG_PREFIX, dependencies_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.reference import ECR
 from cloudtrain.planning.request_overrides import reserved_issues, spec_overrides
-from cloudtrain.planning.sagemaker import MIN_KEPT_CHECKPOINTS, ROOT, is_file_system
+from cloudtrain.planning.sagemaker import (
+    MIN_KEPT_CHECKPOINTS,
+    ROOT,
+    is_file_system,
+    training_request,
+)
 from cloudtrain.providers.aws.account import format_issues
 from cloudtrain.providers.aws.config import AwsConfig
+from cloudtrain.providers.aws.queue_request import queue_issues
 from cloudtrain.providers.aws.request import (
     FORM,
     checkpoint_folder,
@@ -73,7 +79,7 @@ def rule_issues(plan: Plan) -> list[Issue]:
     model.
     """
     issues = [plan.located(issue) for issue in broken_rules(plan)]
-    body = plan.request.document
+    body = training_request(plan.request.document)
     spec = plan.spec
     from_spec = {"Tags": spec.tags, "Environment": spec.env, "InputDataConfig": spec.inputs}
     own_counts: dict[Keys, int] = {}
@@ -115,6 +121,7 @@ def broken_rules(plan: Plan) -> list[Issue]:
     issues += _network(plan)
     issues += _image(plan)
     issues += _names(plan)
+    issues += queue_issues(plan, section_of(plan))
     issues += reserved_issues(section_of(plan).request, FORM)
     issues += unused_issues(plan, "sweep_request")
     return issues
@@ -127,7 +134,7 @@ def notes(plan: Plan) -> list[str]:
     if types and plan.spec.resources.disk and not needs_volume(types):
         messages.append(f"resources.disk has no effect: {types[0]} has local disks of a fixed size")
 
-    if "CheckpointConfig" not in plan.request.document:
+    if "CheckpointConfig" not in training_request(plan.request.document):
         messages.append(
             "aws.request removes CheckpointConfig: what a job saves in CLOUDTRAIN_CHECKPOINT_DIR is"
             " gone with its machine, and a restart has no checkpoint"
@@ -214,7 +221,7 @@ def _is_express(uri: str) -> bool:
 def _checkpoint_config(plan: Plan) -> Iterator[Issue]:
     """Yield issues with a request without checkpoints, and with its own folder for them."""
     path = ("aws", "request", "CheckpointConfig")
-    if "CheckpointConfig" not in plan.request.document:
+    if "CheckpointConfig" not in training_request(plan.request.document):
         if plan.spec.checkpoints.uri:
             message = "removes the place of checkpoints.uri"
             yield Issue(path, message, "leave one of them out")
@@ -267,7 +274,7 @@ def _file_systems(plan: Plan) -> Iterator[Issue]:
 
 def _rehearsed_file_systems(plan: Plan) -> Iterator[Issue]:
     """Yield issues with file systems that the spec does not replace by a local folder."""
-    for channel in plan.request.document["InputDataConfig"]:
+    for channel in training_request(plan.request.document)["InputDataConfig"]:
         name = channel["ChannelName"]
         field = ("aws", "request")
         place = "://"

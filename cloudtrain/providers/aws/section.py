@@ -60,6 +60,19 @@ class AwsSection(Section):
         description="ARN of a training plan: run on its machines, which are paid in advance;"
         " {TYPE: ARN} for some types of `resources.instance`, the others on demand",
     )
+    queue: str | None = Field(
+        None,
+        description="queue of AWS Batch in which the job waits for machines, its name",
+    )
+    share: str | None = Field(
+        None, description="share identifier in a queue whose policy is fair share"
+    )
+    quota_share: str | None = Field(
+        None, description="quota share in a queue whose policy has quota shares"
+    )
+    priority: int | None = Field(
+        None, ge=0, le=9999, description="priority in its share of the queue; larger is earlier"
+    )
     network_isolation: bool = Field(
         False,
         description="no network for the container but the other nodes",

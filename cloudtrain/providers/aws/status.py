@@ -7,26 +7,26 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, UsageError
+from cloudtrain.providers.aws import queue
+from cloudtrain.providers.aws.attempts import Attempts, attempts_in_queue
 from cloudtrain.providers.aws.config import client_of_run, config_of
 from cloudtrain.providers.aws.phases import (
-    billing,
     ended_at,
-    final_state,
     has_trained,
     instances_of,
-    phase_event,
     phase_of,
-    selected_instance,
     timestamp,
     warm_pool_events,
 )
-from cloudtrain.providers.aws.results import artifact_uris, existing_artifacts, new_lines
+from cloudtrain.providers.aws.queue import name_of
+from cloudtrain.providers.aws.results import artifacts, existing_artifacts, lines_of_attempts
 from cloudtrain.providers.aws.submit import (
+    QUEUE,
     TRAINING,
     Kind,
     describe,
+    document_of,
     reconcile,
-    request_of,
     require_same_account,
 )
 from cloudtrain.providers.shared.idempotent_create import is_new, settle
@@ -64,38 +64,63 @@ def observe(run: RunFolder, state: RunState) -> Iterator[Observation]:
     cloud = client_of_run(run)
     time_now = time.time()
     if state.ref is None:
-        yield Observation(events=reconcile(cloud, run, request_of(run), time_now))
+        yield Observation(events=reconcile(cloud, run, document_of(run), time_now))
     if state.ref is None:
         return
     try:
-        described = describe(cloud, run.run_id)
+        job = _attempts(cloud, run, state, state.ref["arn"])
     except CloudError as error:  # a policy about tags denies until the new job has them
         error.transient |= error.is_denied and is_new(state, time_now)
         raise
 
-    if described is None:
+    if job is None:
         require_same_account(cloud, state.ref["arn"], run.run_id)
         if is_new(state, time_now):
             return
-        reason = "SageMaker does not know this job (any more)"
+        service = "AWS Batch" if config_of(run).queue else "SageMaker"
+        reason = f"{service} does not know this job (any more)"
         yield Observation(events=[Ended(time=time_now, state="failed", reason=reason)])
         return
 
-    yield Observation(events=list(_progress(described, state, time_now)))
-    _, nodes = instances_of(described)
-    log = LogAttempt(
-        lambda positions: new_lines(cloud, described["TrainingJobName"], nodes, positions)
-    )
-    yield from log.observations(state)
+    yield Observation(events=list(_progress(job, state, time_now)))
+    names = [name_of(arn) for arn in job.arns] or [run.run_id]
+    nodes = state.nodes
+    if job.described:
+        nodes = instances_of(job.described)[1]
 
-    final = final_state(described)
+    log = LogAttempt(lambda positions: lines_of_attempts(cloud, names, nodes, positions))
+    if job.described:
+        yield from log.observations(state)
+
+    final = job.final
     if final is not None:  # the lines just read may contain the nodes' own reports
+        described = job.described or {}
         ended, poll = ended_at(described), config_of(run).poll
         waited = not has_trained(described) or log_lag_is_over(
             state, phase_of(described), ended, poll
         )
-        if log.is_done(waited=waited, all_reported=all_nodes_reported(state, nodes)):
-            yield Observation(events=_end_events(cloud, run, described, state, final))
+        # after a restart by a queue, the reports may be of the training job before
+        is_told = len(names) == 1 and all_nodes_reported(state, nodes)
+        if not described or log.is_done(waited=waited, all_reported=is_told):
+            yield Observation(events=_end_events(cloud, run, job, state, final))
+
+
+def _attempts(cloud: AwsClient, run: RunFolder, state: RunState, arn: str) -> Attempts | None:
+    """Return the training jobs of a run; None if its job does not exist.
+
+    SageMaker remembers the last training job longer than a queue remembers its own one.
+    """
+    name = run.run_id
+    if config_of(run).queue:
+        service_job = queue.describe(cloud, arn)
+        if service_job:
+            return attempts_in_queue(cloud, service_job)
+        if not state.attempts:
+            return None
+        name = name_of(state.attempts[-1])
+
+    described = describe(cloud, name)
+    return Attempts(described, state.attempts) if described else None
 
 
 def usd_per_hour(described: Mapping[str, Any], run: RunFolder) -> float | None:
@@ -108,54 +133,68 @@ def usd_per_hour(described: Mapping[str, Any], run: RunFolder) -> float | None:
     return price * nodes
 
 
-def _progress(described: Mapping[str, Any], state: RunState, time_now: float) -> Iterator[Event]:
+def _progress(job: Attempts, state: RunState, time_now: float) -> Iterator[Event]:
     """Yield the phase, and a stop that was requested elsewhere, if they are new."""
-    instance = selected_instance(described)
-    if phase_of(described) != state.phase or instance not in ("", state.instance):
-        yield phase_event(described, time_now, state)
-    if described["TrainingJobStatus"] == "Stopping" and not state.stop_requested:
+    yield from job.phases(time_now, state)
+    if state.stop_requested:
+        return
+    if job.in_queue.get("isTerminated"):
+        yield StopRequested(time=time_now, reason="AWS Batch is stopping it")
+    elif job.described and job.described["TrainingJobStatus"] == "Stopping" and not job.in_queue:
         yield StopRequested(time=time_now, reason="SageMaker is stopping it")
 
 
 def _end_events(
     cloud: AwsClient,
     run: RunFolder,
-    described: Mapping[str, Any],
+    job: Attempts,
     state: RunState,
     final: FinalState,
 ) -> list[Event]:
     """Return the end of a job with the artifacts that exist, and its warm pool."""
     time_now = time.time()
-    price = usd_per_hour(described, run)
+    described = job.described or {}
     if final.state == "stopped":
         final = final._replace(reason=final.reason + incomplete_shutdown(state))
 
-    end = ended_event(state, final, ended_at(described) or time_now, billing(described, price))
-    artifacts = existing_artifacts(cloud, artifact_uris(request_of(run)))
-    return [end.replace(left=artifacts), *warm_pool_events(described, time_now, price)]
+    bill = job.bill(cloud, lambda training_job: usd_per_hour(training_job, run))
+    end = ended_event(state, final, ended_at(described) or time_now, bill)
+    left = existing_artifacts(cloud, artifacts(run, state))
+    return [
+        end.replace(left=left),
+        *warm_pool_events(described, time_now, usd_per_hour(described, run)),
+    ]
 
 
 def stop(run: RunFolder, state: RunState, record: Record, kind: Kind = TRAINING) -> bool:
     """Stop a job, unless it is stopping or over. Return False to try again."""
     cloud = client_of_run(run)
-    body = request_of(run, kind)
-    if settle(state, record, lambda: reconcile(cloud, run, body, time.time(), kind)) is None:
+    body = document_of(run, kind)
+    ref = settle(state, record, lambda: reconcile(cloud, run, body, time.time(), kind))
+    if ref is None:
         return state.has_ended
+
+    arn = ref["arn"] if QUEUE in body else ""
     try:
-        cloud.call("sagemaker", f"stop_{kind.operation}", **{kind.name: run.run_id})
+        if arn:
+            queue.terminate(cloud, arn)
+        else:
+            cloud.call("sagemaker", f"stop_{kind.operation}", **{kind.name: run.run_id})
     except CloudError as error:
         if error.is_denied and _has_new_tags(describe(cloud, run.run_id, kind)):
             return False
-        if error.code not in ("ValidationException", "NotFound"):
+        if error.code not in ("ValidationException", "NotFound", queue.CLIENT_ERROR):
             raise
         # SageMaker refuses to stop a job that is over; the next observation reports its end.
         try:
-            described = describe(cloud, run.run_id, kind)
+            described = queue.describe(cloud, arn) if arn else describe(cloud, run.run_id, kind)
         except CloudError:
             raise error from None  # report the refusal, not that the status could not be read
         if described is None:
             return not is_new(state, time.time())
-        if described[kind.status] == "InProgress":
+        if arn and described["status"] not in queue.ENDED:
+            raise
+        if not arn and described[kind.status] == "InProgress":
             raise
         return True
 

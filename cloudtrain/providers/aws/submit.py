@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.errors import CloudError, Outcome, RunExists
-from cloudtrain.providers.aws.config import AwsConfig, client_of_run
+from cloudtrain.planning.sagemaker import training_request
+from cloudtrain.providers.aws import queue
+from cloudtrain.providers.aws.config import AwsConfig, client_of_run, config_of
 from cloudtrain.providers.aws.request import JOB, JOB_FILE, SOURCE, channel_uri, uri_parts
 from cloudtrain.providers.progress import Progress
 from cloudtrain.providers.shared import idempotent_create
@@ -38,6 +40,10 @@ UNREADABLE_TAGS_CODES = (
     "NotFound",
 )
 """Codes of ListTags for a missing permission, and for an ARN that it does not know yet."""
+
+
+QUEUE = "jobQueue"
+"""Member that a request to a queue has, and none to SageMaker."""
 
 
 class Bucket(NamedTuple):
@@ -159,6 +165,9 @@ def start(
         raise
 
     upload(cloud, _definition(body), request.job, archive, progress)
+    if QUEUE in body:
+        return queue.submit(cloud, body, record)
+
     name = body[kind.name]
 
     def send(attempt: Attempt) -> dict[str, Any]:
@@ -176,13 +185,23 @@ def start(
 
 
 def request_of(run: RunFolder, kind: Kind = TRAINING) -> dict[str, Any]:
-    """Return the request of a run or a sweep. StorageError if it lacks members for later steps."""
-    return RunRecord(run).request(kind.needed)
+    """Return the job in the request of a run or a sweep. StorageError if it lacks needed members."""
+    return dict(training_request(document_of(run, kind)))
+
+
+def document_of(run: RunFolder, kind: Kind = TRAINING) -> dict[str, Any]:
+    """Return the request of a run or a sweep as it was sent, to a queue or to SageMaker."""
+    needed = kind.needed
+    if kind is TRAINING and config_of(run).queue:
+        needed = queue.NEEDED
+
+    return RunRecord(run).request(needed)
 
 
 def _definition(body: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the training job in a request."""
-    definition: Mapping[str, Any] = body.get("TrainingJobDefinition", body)
+    job = training_request(body)
+    definition: Mapping[str, Any] = job.get("TrainingJobDefinition", job)
     return definition
 
 
@@ -284,6 +303,9 @@ def _find(cloud: AwsClient, body: Mapping[str, Any], kind: Kind) -> dict[str, An
     Raise RunExists if it is of another one. The tags decide. If they are not visible, for want of
     a permission or because the service does not show them yet, the requests are compared.
     """
+    if QUEUE in body:
+        return queue.find(cloud, body)
+
     name = body[kind.name]
     described = describe(cloud, name, kind)
     if described is None:

@@ -16,6 +16,7 @@ from cloudtrain.planning.selection import PlannedImage, image_machines
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.aws.account import account
 from cloudtrain.providers.aws.image import image_of
+from cloudtrain.providers.aws.queue_request import attempts_of
 from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.settings import Settings
 from cloudtrain.spec.model import JobSpec
@@ -79,6 +80,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
         price_hint=prices.hint(*billed),
         unpriced=tuple(name for name in prices.unpriced(*types) if name not in prepaid),
         prepaid=prepaid,
+        attempts=attempts_of(spec.limits) if config.queue else 1,
     )
     problems += wrong + wrong_image
     problems += prices.problems

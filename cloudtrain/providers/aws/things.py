@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checkup import Thing
 from cloudtrain.planning.reference import ECR, parse_address
+from cloudtrain.planning.sagemaker import training_request
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import JOB, SOURCE, section_of, uri_parts
 
@@ -32,7 +33,7 @@ class Things:
     """The things in the request of a plan, and the account to ask for them."""
 
     def __init__(self, cloud: AwsClient, plan: Plan) -> None:
-        body: Mapping[str, Any] = plan.request.document
+        body = training_request(plan.request.document)
         self.cloud = cloud
         self.plan = plan
         self.body = body
@@ -79,7 +80,23 @@ class Things:
         role = self.role.rpartition("/")[2]
         yield Thing("anything", arn="*")
         yield Thing("role", role, ("aws", "role"), "execution role", arn=self.role)
-        yield Thing("job", arn=job)
+        queue = self.plan.request.document.get("jobQueue")
+        if queue:
+            # Batch creates the training job by its own role, and appends 32 digits to this name
+            name = f"AWSBatch{name}"
+            yield Thing("queued job", arn=self._arn("sagemaker", f"training-job/{name}"))
+            yield Thing(
+                "queue",
+                queue,
+                ("aws", "queue"),
+                f"queue {queue}",
+                self.plan.request.document,
+                self._arn("batch", f"job-queue/{queue}"),
+            )
+            yield Thing("service job", arn=self._arn("batch", "service-job/*"))
+            yield Thing("queues", arn="*")
+        else:
+            yield Thing("job", arn=job)
         yield Thing("log group", arn=f"{group}:*")
         yield Thing("log", arn=f"{group}:log-stream:{name}/algo-1-1")
 

@@ -14,6 +14,7 @@ from cloudtrain.errors import Issue, Keys, dotted, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import override_path, reserved_issues, spec_overrides
 from cloudtrain.planning.tuned import sweep_of
+from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import FORM, section_of
 from cloudtrain.providers.aws.request_fields import spec_issues, spec_path
 from cloudtrain.providers.aws.service_model import TUNING_INPUT, request_violations
@@ -123,6 +124,9 @@ def _job(plan: Plan) -> Iterator[Issue]:
             " command"
         )
         yield Issue(("image",), message, f"aws.repository, for our own image; or {PORTABLE}")
+    if plan.target.config_as(AwsConfig).queue:
+        message = "native cannot go with aws.queue: a queue starts no tuning jobs"
+        yield Issue(("sweep", "engine"), message, f"leave one of them out, or {PORTABLE}")
     for name, instead in _NO_MEMBER.items():
         if getattr(section, name):
             yield Issue(("aws", name), f"a tuning job {instead}", f"leave it out, or {PORTABLE}")

@@ -21,7 +21,13 @@ from typing import Any
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import StorageError
 from cloudtrain.planning.launch import Launch
-from cloudtrain.planning.sagemaker import ROOT, NodeContainer, TrainingJob, training_job
+from cloudtrain.planning.sagemaker import (
+    ROOT,
+    NodeContainer,
+    TrainingJob,
+    training_job,
+    training_request,
+)
 from cloudtrain.providers.aws.config import AwsConfig, connect
 from cloudtrain.providers.aws.request import JOB, RESUME, SOURCE
 from cloudtrain.providers.rehearsal.base import (
@@ -156,7 +162,7 @@ class SageMakerEmulator(ProcessesOfHost):
     def __init__(self, paths: RunPaths, body: Mapping[str, Any], plan: EmulatedPlan) -> None:
         self.paths = paths
         self.plan = plan
-        self.job = training_job(body, interface=self.interface)
+        self.job = training_job(training_request(body), interface=self.interface)
         self.max_runtime_seconds: int | None = self.job.max_runtime_seconds
         self.grace_seconds = self.job.grace_seconds
         self.synced: dict[Path, FileStates] = {}

@@ -13,6 +13,8 @@ from moto.core.utils import get_service_model
 
 from tests.fakes.aws import ecr
 from tests.fakes.aws.account import TARGET, Quotas
+from tests.fakes.aws.batch import Batch
+from tests.fakes.aws.batch import refused as not_found
 from tests.fakes.aws.policies import Simulation, refusal
 from tests.fakes.aws.request_rules import check_call
 from tests.fakes.aws.sagemaker import SageMaker
@@ -85,11 +87,12 @@ class Endpoint(Server):
 
     def __init__(self, service: SageMaker, registry: ecr.Ecr, moto: tuple[str, int]) -> None:
         super().__init__(service.account.unexpected_errors)
-        self.services: dict[str, SageMaker | ecr.Ecr | Quotas] = {
+        self.services: dict[str, SageMaker | ecr.Ecr | Quotas | Batch] = {
             "SageMaker.": service,
             ecr.TARGET: registry,
             TARGET: Quotas(service.account),
         }
+        self.batch = service.batch
         self.simulation = Simulation(f"http://{moto[0]}:{moto[1]}")
         self.moto = moto
         self.stacks = Stacks()
@@ -128,6 +131,10 @@ class Endpoint(Server):
     def error(self, request: Request, call: Call, kind: FaultKind) -> Response | None:
         if kind == "unseen" and call.operation == "ListTags":
             return json_response(200, {"Tags": []})
+        if kind == "unseen" and call.operation == "ListServiceJobs":
+            return json_response(200, {"jobSummaryList": []})
+        if kind == "unseen" and call.service == "batch":
+            return error_response(request, call.service, not_found("Service job not found."))
         refused = error_of(kind, call)
         return None if refused is None else error_response(request, call.service, refused)
 
@@ -140,13 +147,17 @@ class Endpoint(Server):
 
     def _execute(self, request: Request, call: Call | None) -> Response:
         target = request.headers.get("x-amz-target", "")
-        service = self.services.get(target.removesuffix(target.rpartition(".")[2]))
+        service: SageMaker | ecr.Ecr | Quotas | Batch | None = self.services.get(
+            target.removesuffix(target.rpartition(".")[2])
+        )
         if call is None:
             return self._forward(request)
         if call == self.simulation.CALL:
             return self._query(self.simulation, request, call)
         if call.service == "cloudformation":
             return self._query(self.stacks, request, call)
+        if call.service == "batch":
+            service = self.batch
         if service is None:
             return self._forward(request)
         try:
@@ -166,7 +177,8 @@ class Endpoint(Server):
         return Response(200, [("Content-Type", "text/xml"), REQUEST_ID], text.encode())
 
     def json_body(self, request: Request, call: Call) -> dict[str, Any] | None:
-        return request.document() if "x-amz-target" in request.headers else None
+        has_json = "x-amz-target" in request.headers or call.service == "batch"
+        return request.document() if has_json else None
 
     def _forward(self, request: Request) -> Response:
         connection = http.client.HTTPConnection(*self.moto, timeout=HANG_SECONDS)

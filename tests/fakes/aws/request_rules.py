@@ -8,6 +8,7 @@ words where these are known from reports.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -69,6 +70,18 @@ def _attempts(request: Request, call: Call, account: Account) -> Iterator[Attemp
     body = request.document() or dict(parse_qsl(request.body.decode()))
     resource = _resource(call, body, account)
     tags = _tag_keys(call, body, account)
+    if call.operation in ("SubmitServiceJob", "GetJobQueueSnapshot"):
+        place = f"arn:aws:batch:{account.region}:{account.account}"
+        queue = f"{place}:job-queue/{body['jobQueue']}"
+        yield Attempt(action=action, resource=queue, context=tags)
+        if call.operation == "SubmitServiceJob":
+            job = f"{place}:service-job/new"
+            yield Attempt(action=action, resource=job, context=tags)
+            yield Attempt(action="batch:TagResource", resource=job, context=tags)
+            context = {"iam:PassedToService": "sagemaker.amazonaws.com"}
+            role = json.loads(body["serviceRequestPayload"])["RoleArn"]
+            yield Attempt(action="iam:PassRole", resource=role, context=context)
+        return
     yield Attempt(action=action, resource=resource, context=tags)
     if call.operation in ("CreateTrainingJob", "CreateHyperParameterTuningJob"):
         if body.get("Tags"):
@@ -81,10 +94,13 @@ def _attempts(request: Request, call: Call, account: Account) -> Iterator[Attemp
 
 def _tag_keys(call: Call, body: Mapping[str, Any], account: Account) -> dict[str, str]:
     """Return the condition keys of a job's tags, and of the tags that a call adds."""
-    if call.service != "sagemaker":
+    if call.service not in ("sagemaker", "batch"):
         return {}
     resource = _resource(call, body, account)
     present = {f"aws:ResourceTag/{key}": value for key, value in account.tags(resource).items()}
+    if call.service == "batch":
+        named = body.get("tags", {})
+        return {**present, **{f"aws:RequestTag/{key}": value for key, value in named.items()}}
     request_tags = {f"aws:RequestTag/{tag['Key']}": tag["Value"] for tag in body.get("Tags", ())}
     return {**present, **request_tags}
 
@@ -117,6 +133,8 @@ def _resource(call: Call, body: Mapping[str, Any], account: Account) -> str:
         if sweep:
             return f"arn:aws:sagemaker:{scope}:hyper-parameter-tuning-job/{sweep}"
         return account.arn(name) if name else str(body.get("ResourceArn", "*"))
+    if call.service == "batch":
+        return str(body["jobId"]) if call.operation == "TerminateServiceJob" else "*"
     if call.service == "logs":
         stream = f":log-stream:{body['logStreamName']}" if "logStreamName" in body else ""
         return f"arn:aws:logs:{scope}:log-group:{body['logGroupName']}{stream}"

@@ -19,6 +19,7 @@ from cloudtrain.errors import Keys, dotted
 from cloudtrain.providers.shared.shapes import violations
 from tests.fakes.aws import running
 from tests.fakes.aws.account import Account, LogGroup, Storage
+from tests.fakes.aws.batch import Batch
 from tests.fakes.aws.jobs import Job
 from tests.fakes.aws.request_rules import refuse
 from tests.fakes.aws.service_models import service_model
@@ -138,6 +139,8 @@ class SageMaker:
         self._threads = JobThreads(self.account.closing)
         self._lock = threading.Lock()
         self.model = service_model("sagemaker")
+        self.batch = Batch(region, account, self._launch)
+        """Queues of AWS Batch."""
         self.operations: dict[str, Callable[[Document], Document]] = {
             "CreateTrainingJob": self._create,
             "DescribeTrainingJob": lambda body: self._job(body["TrainingJobName"]).describe(),
@@ -189,6 +192,8 @@ class SageMaker:
         """Return the tags that IAM's policies see; empty for a job that is missing or too new."""
         kind, _, name = arn.rpartition(":")[2].partition("/")
         job = self.jobs.get(name) if kind == "training-job" else self.tuning_jobs.get(name)
+        if kind == "service-job":
+            return self.batch.jobs[arn].tags if arn in self.batch.jobs else {}
         if job is None or time.time() < job.created + self.account.tag_delay_seconds:
             return {}
         return job.tags

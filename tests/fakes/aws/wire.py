@@ -55,6 +55,14 @@ _SCOPE = re.compile(
 )
 REQUEST_ID = ("x-amzn-RequestId", "loopback")
 """Header of every answer of AWS."""
+_BATCH = {
+    f"/v1/{name.lower()}": name
+    for name in (
+        *("SubmitServiceJob", "DescribeServiceJob", "ListServiceJobs", "TerminateServiceJob"),
+        *("GetJobQueueSnapshot", "DescribeJobQueues"),
+    )
+}
+"""Path -> operation of AWS Batch."""
 _GLOBAL = ("iam", "sts")
 """Services that sign for one region, wherever they are called from."""
 
@@ -69,6 +77,9 @@ def call_of(request: Request) -> Call:
     form = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
     if form:
         return Call(service, parse_qs(request.body.decode()).get("Action", ["?"])[0])
+    if service == "batch":
+        path = request.target.partition("?")[0]
+        return Call(service, _BATCH.get(path, "?"))
     if service == "elasticfilesystem":  # a REST interface, of which one operation is used
         return Call(service, "DescribeMountTargets")
     return Call(service or "s3", _s3_operation(request))
@@ -107,7 +118,7 @@ def json_response(status: int, document: object) -> Response:
 
 def error_response(request: Request, service: str, refused: ServiceError) -> Response:
     """An error in the words of the request's own protocol."""
-    if "x-amz-target" in request.headers or service == "elasticfilesystem":
+    if "x-amz-target" in request.headers or service in ("elasticfilesystem", "batch"):
         return json_response(refused.status, {"__type": refused.code, "message": refused.message})
     error = f"<Code>{refused.code}</Code><Message>{escape(refused.message)}</Message>"
     if service == "s3":
