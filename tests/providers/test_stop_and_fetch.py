@@ -121,15 +121,18 @@ def test_a_fetch_writes_nothing_through_a_link_in_the_place_of_its_draft(
 UNHARMED = {
     # The job is looked up, and found.
     *(Call("sagemaker", f"Create{kind}Job") for kind in ("Training", "HyperParameterTuning")),
+    Call("batch", "SubmitServiceJob"),
     Call("arm", "PutJob"),
     # The source is stored, and found at the next attempt.
     Call("arm", "PutCode"),
     # Their answers say nothing.
     *(Call("sagemaker", f"Stop{kind}Job") for kind in ("Training", "HyperParameterTuning")),
+    Call("batch", "TerminateServiceJob"),
     Call("s3", "PutObject"),
     # Their purpose is met as far as possible.
     Call("s3", "AbortMultipartUpload"),
     Call("ecr", "GetDownloadUrlForLayer"),
+    Call("batch", "GetJobQueueSnapshot"),
 }
 """Calls whose answers are optional for an operation."""
 

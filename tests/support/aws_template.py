@@ -189,6 +189,7 @@ ACCOUNT = "123456789012"
 REGION = "us-east-1"
 SUBJECT = "repo:me/mine:ref:refs/heads/main"
 EVERYTHING = {
+    "Queue": "new",
     "KmsKey": "new",
     "Network": "new",
     "SecretEndpoints": "yes",
@@ -322,7 +323,10 @@ _PARAMETERS = {
     "interface": "network",
     "key": "kms_key",
     "network": "network",
+    "queue": "queue",
+    "queues": "queue",
     "removed": "remove_runs",
+    "service job": "queue",
     "shell": "remote_debug",
 }
 """Kind of resource -> parameter of the template."""

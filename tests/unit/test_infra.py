@@ -112,6 +112,8 @@ def listed(value: str | list[str]) -> list[str]:
             },
             ALWAYS | {"GitHubRole"},
         ),
+        ({"Queue": "new"}, ALWAYS | {"ServiceEnvironment", "JobQueue"}),
+        ({"Queue": "arn:aws:batch:us-east-1:123456789012:job-queue/theirs"}, ALWAYS),
         ({"MonthlyBudget": "5"}, ALWAYS),
         ({"MonthlyBudget": "5", "AlarmEmail": "a@b"}, ALWAYS | {"Budget"}),
     ],
@@ -149,6 +151,7 @@ def test_the_stack_gives_the_settings_that_the_client_reads() -> None:
         "aws.subnets": ("<SubnetA>", "<SubnetB>"),
         "aws.security_groups": ("<SecurityGroup.GroupId>",),
         "aws.kms_key": KEY,
+        "aws.queue": "cloudtrain",
     }
     assert settings_of(resolved().outputs()).keys() == {
         "aws.region",

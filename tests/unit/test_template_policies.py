@@ -47,6 +47,7 @@ WITHOUT_RESOURCES = {
     *(action for action in JOB if action.startswith("ssmmessages:")),
     *(action for action in (*JOB, *AWS_DOCTOR) if action.startswith("ec2:Describe")),
     *(action for action in AWS_DOCTOR if action.startswith(("servicequotas:", "fsx:", "ssm:"))),
+    *("batch:DescribeJobQueues", "batch:DescribeServiceJob", "batch:ListServiceJobs"),
     *("elasticfilesystem:DescribeMountTargets", "sagemaker:DescribeTrainingPlan"),
 }
 """Actions that know no resources (Service Authorization Reference)."""
@@ -69,9 +70,10 @@ def test_the_policy_has_exactly_the_actions_of_the_list(who: str) -> None:
     assert set(actions(policy(KmsKey="new"))) == granted(permissions, "kms_key")
     assert set(actions(policy(Network="existing"))) == granted(permissions, "network")
     assert set(actions(policy(RemoveRuns="yes"))) == granted(permissions, "remove_runs")
+    assert set(actions(policy(Queue="new"))) == granted(permissions, "queue")
     assert set(actions(policy(RemoteDebug="yes"))) == granted(permissions, "remote_debug")
     assert set(actions(policy(**EVERYTHING))) == granted(
-        permissions, "kms_key", "network", "remote_debug", "remove_runs"
+        permissions, "kms_key", "network", "queue", "remote_debug", "remove_runs"
     )
 
 
@@ -97,6 +99,7 @@ def is_narrow(arn: str) -> bool:
         for pattern in (
             r"arn:aws:s3:::(made-bucket|data)(/.*)?",
             rf"arn:aws:ecr:{account}:repository/made-repository",
+            rf"arn:aws:batch:{account}:(job-queue/cloudtrain|service-job/\*)",
             rf"arn:aws:ecr:{REGION}:763104351884:repository/\*",
             rf"arn:aws:logs:{account}:log-group:/aws/sagemaker/TrainingJobs(:\*)?",
             rf"arn:aws:(secretsmanager|ssm):{account}:(secret:|parameter/)cloudtrain/\*",

@@ -37,6 +37,8 @@ RUN = f"{BUCKET}/cloudtrain/runs/run-1"
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/made-role"
 TRAINING_PLAN = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:training-plan/mine"
 TRAINING_JOB = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:training-job/run-1"
+QUEUE = f"arn:aws:batch:{REGION}:{ACCOUNT}:job-queue/cloudtrain"
+SERVICE_JOB = f"arn:aws:batch:{REGION}:{ACCOUNT}:service-job/0123"
 TUNING_JOB = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:hyper-parameter-tuning-job/sweep-1"
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/made-key"
 CONTAINERS = f"arn:aws:ecr:{REGION}:763104351884:repository"
@@ -62,6 +64,7 @@ CIRCUMSTANCES: Mapping[str, Mapping[str, str]] = {
 
 PARAMETERS = {
     "with-key": {"KmsKey": "new"},
+    "with-queue": {"Queue": "new"},
     "with-debug": {"RemoteDebug": "yes"},
     "with-removal": {"RemoveRuns": "yes"},
 }
@@ -156,6 +159,16 @@ submitter may-not sagemaker:StopHyperParameterTuningJob {TUNING_JOB} other-tag
 submitter may-not sagemaker:StopHyperParameterTuningJob {TUNING_JOB}
 submitter may sagemaker:DescribeTrainingJob {TRAINING_JOB}
 submitter may sagemaker:ListTags {TRAINING_JOB}
+# Who submits puts jobs with our tag into one queue, and takes these out of it.
+submitter may batch:SubmitServiceJob {QUEUE} our-new-tag with-queue
+submitter may batch:SubmitServiceJob {SERVICE_JOB} our-new-tag with-queue
+submitter may-not batch:SubmitServiceJob {QUEUE} our-new-tag
+submitter may-not batch:SubmitServiceJob {QUEUE} other-new-tag with-queue
+submitter may-not batch:SubmitServiceJob {QUEUE}s our-new-tag with-queue
+submitter may batch:TerminateServiceJob {SERVICE_JOB} our-tag with-queue
+submitter may-not batch:TerminateServiceJob {SERVICE_JOB} other-tag with-queue
+submitter may batch:GetJobQueueSnapshot {QUEUE} with-queue
+submitter may-not batch:UpdateServiceJob {SERVICE_JOB} our-tag with-queue
 # Who submits passes the job's role, to SageMaker alone.
 submitter may iam:PassRole {ROLE} to-sagemaker
 submitter may-not iam:PassRole {ROLE} to-ec2
@@ -301,6 +314,14 @@ def test_doctor_finds_no_right_missing_for_a_tuning_job() -> None:
     }
     assert "tuning job" in resources_of(things_of(sweep=sweep))
     assert denied(things_of(sweep=sweep), "people", submitter_policy()) == {}
+
+
+def test_doctor_finds_no_right_missing_for_a_job_in_a_queue() -> None:
+    things = things_of(aws={"queue": "cloudtrain"})
+    assert denied(things, "people", submitter_policy(Queue="new")) == {}
+    assert denied(things, "people", submitter_policy()).keys() == {
+        *("submitting", "following", "stopping")
+    }
 
 
 def test_doctor_asks_for_access_to_an_output_outside_the_bucket() -> None:

@@ -18,6 +18,7 @@ _TEXTS = {
     "bucket": "Bucket",
     "repository": "Repository",
     "kms_key": "KmsKey",
+    "queue": "Queue",
 }
 
 _LISTS = {"subnets": "Subnets", "security_groups": "SecurityGroups"}

@@ -42,6 +42,9 @@ _CREATION = {
 _STRUCTURES = ("OutputDataConfig", "ResourceConfig", "StoppingCondition", "VpcConfig")
 """Members with members of the table above."""
 
+_TAGGING = ("AddTags", "SubmitServiceJob", "TagResource")
+"""Actions of calls that give tags to a new job, besides those that create."""
+
 _TYPES = {bool: "boolean", int: "numeric", list: "stringList", str: "string"}
 
 
@@ -161,9 +164,9 @@ def context_of(things: Things, action: str) -> dict[str, Any]:
         return {"iam:PassedToService": SERVICE}
     if action == "kms:CreateGrant":
         return {"kms:GrantIsForAWSResource": True}
-    if service != "sagemaker":
+    if service not in ("sagemaker", "batch"):
         return {}
-    if not name.startswith("Create") and name != "AddTags":
+    if not name.startswith("Create") and name not in _TAGGING:
         return {f"aws:ResourceTag/{key}": value for key, value in tags.items()}
 
     members: dict[str, Any] = {member: False for member in _CREATION.values() if "Enable" in member}
@@ -173,6 +176,9 @@ def context_of(things: Things, action: str) -> dict[str, Any]:
 
     context: dict[str, Any] = {f"aws:RequestTag/{key}": value for key, value in tags.items()}
     context["aws:TagKeys"] = list(tags)
+    if service == "batch":
+        return context
+
     context["sagemaker:TaggingAction"] = "CreateTrainingJob"
     context["sagemaker:InstanceTypes"] = things.types
     context |= {key: members[member] for key, member in _CREATION.items() if member in members}

@@ -21,6 +21,8 @@ resource "aws_cloudformation_stack" "cloudtrain" {
     RepositoryName    = var.repository
     DataArns          = join(",", flatten([for name in var.data_buckets : ["${local.s3}${name}", "${local.s3}${name}/*"]]))
     KmsKey            = var.kms_key
+    Queue             = var.queue
+    QueueMachines     = var.queue_machines
     Network           = var.network
     NetworkRange      = var.network_range
     SecretEndpoints   = var.secret_endpoints ? "yes" : "no"

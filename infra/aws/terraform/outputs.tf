@@ -31,6 +31,10 @@ output "kms_key" {
   value = lookup(local.outputs, "KmsKey", null)
 }
 
+output "queue" {
+  value = lookup(local.outputs, "Queue", null)
+}
+
 output "submitter_policy" {
   value = lookup(local.outputs, "SubmitterPolicy", null)
 }

@@ -130,6 +130,18 @@ variable "alarm_email" {
   default     = ""
 }
 
+variable "queue" {
+  description = "Where jobs wait for machines: none, new, or the ARN of a queue of AWS Batch for training jobs"
+  type        = string
+  default     = "none"
+}
+
+variable "queue_machines" {
+  description = "Machines that all jobs of a new queue have at once"
+  type        = number
+  default     = 8
+}
+
 variable "containers_account" {
   description = "The account of AWS that has the Deep Learning Containers of this region"
   type        = string

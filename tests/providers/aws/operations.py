@@ -56,6 +56,8 @@ def write_log(cloud: Cloud, run_id: str, node: int, *lines: str) -> None:
 
 
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/01234567-89ab-cdef-0123-456789abcdef"
+QUEUE = "team"
+"""A queue of AWS Batch, which `submit_to_queue` creates."""
 LARGE_BYTES = 1_200_000
 """Upload of a source in parts, where tests have lowered the thresholds."""
 
@@ -185,6 +187,32 @@ def stop_sweep(cloud: Cloud, run: Run) -> None:
     )
 
 
+def submit_to_queue(cloud: Cloud, run: Run) -> Run:
+    """Submit to a queue whose machines are all taken."""
+    cloud.service.batch.add_queue(QUEUE)
+    cloud.service.batch.machines = 0
+    return submitted(f"queued-{time.time_ns()}", aws={"queue": QUEUE})
+
+
+def queued(cloud: Cloud) -> Run:
+    """Return a job in a queue that a user with all rights submitted."""
+    policy = cloud.account.caller_policy
+    cloud.account.caller_policy = None
+    try:
+        return submit_to_queue(cloud, None)  # type: ignore[arg-type]
+    finally:
+        cloud.account.caller_policy = policy
+
+
+def follow_queue(cloud: Cloud, run: Run) -> None:
+    assert QUEUE in queued(cloud).status().phase
+
+
+def stop_in_queue(cloud: Cloud, run: Run) -> None:
+    waiting = queued(cloud)
+    get_provider("aws").stop(waiting.folder, waiting.cached_status(), lambda _: None)
+
+
 def encrypted(operation: Callable[..., object]) -> Callable[[Cloud, Run], object]:
     return lambda cloud, run: operation(cloud, run, aws={"kms_key": KEY})
 
@@ -204,6 +232,17 @@ OPERATIONS: Mapping[str, Operation] = {
     "logs": Operation({"logs:DescribeLogStreams", "logs:GetLogEvents"}, read_logs),
     "list": Operation({"sagemaker:Search"}, find_runs),
     "stop": Operation({"sagemaker:StopTrainingJob"}, stop),
+    "queue": Operation(
+        {
+            *("iam:PassRole", "s3:PutObject", "batch:SubmitServiceJob", "batch:TagResource"),
+            "batch:ListServiceJobs",
+        },
+        submit_to_queue,
+    ),
+    "follow a queue": Operation(
+        {"batch:DescribeServiceJob", "batch:GetJobQueueSnapshot"}, follow_queue
+    ),
+    "stop in a queue": Operation({"batch:TerminateServiceJob"}, stop_in_queue),
     "release": Operation({"sagemaker:DescribeTrainingJob", "sagemaker:UpdateTrainingJob"}, release),
     "sweep": Operation(
         (TAGGED - {"sagemaker:CreateTrainingJob"}) | {"sagemaker:CreateHyperParameterTuningJob"},

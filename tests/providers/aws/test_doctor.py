@@ -21,6 +21,7 @@ from cloudtrain.providers.aws.client import aws
 from tests.fakes.aws.cloud import ACCOUNT, BUCKET, REGION, Cloud
 from tests.fakes.aws.policies import USER, Statement, statements, without
 from tests.providers.aws.accounts import TRAINING_PLAN, HealthyAccount
+from tests.providers.aws.operations import QUEUE
 from tests.providers.faults import checks_for
 from tests.support.aws_template import DOCTOR, deploy
 from tests.support.in_process import call
@@ -120,6 +121,9 @@ def test_an_account_that_lacks_one_thing_is_told_of_that_thing(
     if "plan" in row:
         healthy.cloud.account.training_plans["mine"] = row["plan"]
         row.setdefault("job", {"aws": {"training_plan": TRAINING_PLAN}})
+    if "queue" in row:
+        healthy.cloud.service.batch.add_queue(QUEUE, **row["queue"])
+        row["job"] = {"aws": {"queue": QUEUE, **row.get("job", {}).get("aws", {})}}
 
     checks = checks_of(healthy.spec(row.get("job", {})))
     if "wrong" in row:
@@ -261,6 +265,8 @@ def test_a_check_without_its_action_is_not_made_and_names_it(
         "texts": {"aws": "fsx://fs-0123456789abcdef1/texts"},
     }
     everything["aws"]["training_plan"] = TRAINING_PLAN
+    everything["aws"]["queue"] = QUEUE
+    cloud.service.batch.add_queue(QUEUE)
     everything["image"] = "auto"
     cloud.account.caller_policy = without(action, submitter)
     checks = checks_of(everything)

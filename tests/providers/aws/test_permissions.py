@@ -11,19 +11,20 @@ import pytest
 from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws.client import aws
-from tests.fakes.aws.cloud import BUCKET, ROLE, Cloud, request
+from tests.fakes.aws.cloud import ACCOUNT, BUCKET, REGION, ROLE, Cloud, request
 from tests.fakes.aws.policies import Statement, needed, statements
-from tests.providers.aws.operations import KEY, OPERATIONS, submitted
+from tests.providers.aws.operations import KEY, OPERATIONS, QUEUE, submitted
 from tests.providers.faults import failure
 from tests.support.aws_template import IMPLIED, SUBMITTER, resolved
 
+ARN = f"arn:aws:batch:{REGION}:{ACCOUNT}:job-queue/{QUEUE}"
 pytestmark = pytest.mark.once
 
 
 @pytest.fixture(scope="module")
 def policy() -> list[Statement]:
     """The policy of a stack that uses the loopback's bucket, repository and role, and a key."""
-    made = resolved(BucketName=BUCKET, RepositoryName="train", KmsKey=KEY)
+    made = resolved(BucketName=BUCKET, RepositoryName="train", KmsKey=KEY, Queue=ARN)
     made.attributes["ExecutionRole", "Arn"] = ROLE
     return statements([made.properties("SubmitterPolicy")["PolicyDocument"]])
 
