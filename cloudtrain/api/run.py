@@ -413,7 +413,7 @@ def _draft_of(target: Path, state: RunState) -> Path:
 
 
 def _no_files(state: RunState, left_out: Sequence[str], *, has_checkpoints: bool) -> StorageError:
-    """Return the error for a run of which nothing was copied. It has no files without `left_out`."""
+    """Return the error for a run without copied files. Without `left_out` it left none."""
     run = state.run_id
     message = f"run {run} left no files"
     hint = (

@@ -183,7 +183,7 @@ def _config_files(
 def instance_of(resources: Mapping[str, Any]) -> tuple[str, int]:
     """Return instance type and count of a ResourceConfig, by its first preference.
 
-    Groups of several types have no type, and the count of all.
+    For groups of several types: an empty type, and the count of all.
     """
     if groups := resources.get("InstanceGroups"):
         return "", sum(group["InstanceCount"] for group in groups)

@@ -120,7 +120,7 @@ class RunRecord:
 
     @property
     def is_spot(self) -> bool | None:
-        """Whether it runs on spot machines; None if unknown. May raise StorageError."""
+        """True if it runs on spot machines; None if unknown. May raise StorageError."""
         if self.is_of_another_machine:
             spot: bool | None = self._plan.get("spot")
             return spot

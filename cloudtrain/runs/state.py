@@ -35,7 +35,7 @@ ENDED = ("succeeded", "failed", "stopped")
 STATES = ("submitting", "pending", "running", "stopping", *ENDED)
 
 WAITING = "waiting for capacity"
-"""Phase of a job that has no machine yet, on every cloud."""
+"""Phase of a job without a machine yet, on every cloud."""
 
 KEPT_POINTS = 500
 """Maximum number of points of a curve, evenly spread over its length."""

@@ -58,7 +58,7 @@ _SHORT = {".": ".+", "(?P<ps_d>/)": ".+/"}
 
 
 _silent: set[Path] = set()
-"""Repositories for which git did not answer in time: it is not asked again."""
+"""Repositories whose git did not answer in time. Later calls skip it."""
 
 
 class GitState(NamedTuple):

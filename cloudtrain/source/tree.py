@@ -66,7 +66,7 @@ class SourceTree:
     secrets: tuple[str, ...] = ()
     """Entries left out as likely secrets; folders end with a slash."""
     left_out: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Rule by which each other entry is left out, by path; of a folder all contents too."""
+    """Rule that leaves out each other entry, by path; of a folder all contents too."""
 
     @property
     def files_count(self) -> int:

@@ -18,7 +18,7 @@ from cloudtrain_wire.kept_files import MODEL_PREFIX
 NAME = re.compile(r"[a-zA-Z0-9]([-_]*[a-zA-Z0-9]){0,49}")
 """Name of a job, with room for a run's suffix in SageMaker's 63 characters.
 
-SageMaker alone takes no underscores, and its rules say so.
+SageMaker alone takes no underscores; its rules refuse them.
 """
 
 MAX_VARIABLE_BYTES = 131_072

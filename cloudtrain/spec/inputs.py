@@ -1,4 +1,4 @@
-"""Readers of `inputs`, `dependencies` and `metrics`, the fields with a form of their own."""
+"""Readers of `inputs`, `dependencies` and `metrics`, the fields with special forms."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class SweepFolder:
         return bool(is_locked(self.path / DRIVER_LOCK))
 
     def last_driver(self) -> int:
-        """Return the process id of the last driver; 0 if none has begun on this machine."""
+        """Return the process id of the last driver; 0 without a driver on this machine."""
         try:
             return int(json.loads(read_regular_text(self.path / DRIVER_LOCK))["pid"])
         except (OSError, ValueError, KeyError, TypeError):

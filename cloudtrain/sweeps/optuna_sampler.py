@@ -45,7 +45,7 @@ class OptunaSampler:
         return {key: _value(item, suggested[key]) for key, item in space.items()}
 
     def _frozen(self, trial: Trial) -> Any:
-        """Return a trial for Optuna: the one of the last suggestion, if its outcome is the same."""
+        """Return a trial for Optuna: that suggestion itself, if it has the same outcome."""
         outcome = self._outcome(trial)
         kept = self._kept.get(trial.number)
         if kept is not None and kept[0] is trial.parameters and kept[1] == outcome:
@@ -64,7 +64,7 @@ class OptunaSampler:
         return frozen
 
     def _outcome(self, trial: Trial) -> Outcome:
-        """Return what Optuna is told of a trial.
+        """Return the outcome of a trial for Optuna.
 
         With early stopping the value at the last rung counts, also while the trial runs or waits
         for its promotion: as a pruned trial it would rank behind all longer trials, good or bad.

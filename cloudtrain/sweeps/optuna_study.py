@@ -62,7 +62,7 @@ class _Storage(InMemoryStorage):  # type: ignore[misc, unused-ignore]  # Any wit
         deepcopy: bool = True,
         states: Container[TrialState] | None = None,
     ) -> list[FrozenTrial]:
-        """Return the earlier trials without a copy, then those of the study."""
+        """Return the earlier trials without a copy, then the trials of the study."""
         trials = super().get_all_trials(study_id, deepcopy, states)
         if states is None:
             return [*self._earlier, *trials]

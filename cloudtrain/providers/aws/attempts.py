@@ -1,4 +1,4 @@
-"""The training jobs of a run: one, or those that its queue has started one after the other."""
+"""The training jobs of a run: one, or several that its queue has started in turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BILLED = ("billable_seconds", "training_seconds", "kept_seconds", "usd")
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """What SageMaker, and perhaps a queue, tell of a run."""
+    """Descriptions of a run by SageMaker, and by a queue if it has one."""
 
     described: dict[str, Any] | None
     """The last training job; None before the first one, or if the queue has deleted it."""
@@ -72,7 +72,7 @@ class Attempts:
     def bill(
         self, cloud: AwsClient, usd_per_hour: Callable[[Mapping[str, Any]], float | None]
     ) -> Billing | None:
-        """Return the bill of all training jobs together; None if none was billed.
+        """Return the bill of all training jobs together; None without a bill.
 
         `usd_per_hour`: of all machines of a training job, by its description.
         """

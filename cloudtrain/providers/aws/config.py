@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cloudtrain.runs.folder import RunFolder
 
 _CHOOSES_CREDENTIALS = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ACCESS_KEY_ID")
-"""Variables by which a user chooses other credentials than the submit's."""
+"""Variables that choose other credentials than the submit's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

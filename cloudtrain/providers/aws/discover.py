@@ -185,7 +185,7 @@ def _queued_runs(
     prices: RegionalPrices,
     known_runs: KnownRuns,
 ) -> Iterator[DiscoveredRun]:
-    """Yield the jobs with our tags in a queue that are new or not over, or the one of `run_id`.
+    """Yield the jobs with our tags in a queue that are new or not over, or the job of `run_id`.
 
     Batch tells of tags only where it describes one job.
     """

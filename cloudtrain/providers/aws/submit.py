@@ -271,7 +271,7 @@ def job_reference(region: str, name: str, arn: str, kind: Kind = TRAINING) -> di
     """Return the reference of a job: name, ARN, region and the URL of the console.
 
     `name`: as requested. In ARNs the service may write it in lower case. The URL is empty in a
-    partition whose console has no address that we know.
+    partition whose console address is unknown.
     """
     partition = arn.removeprefix("arn:").partition(":")[0]
     domain = _CONSOLES.get(partition)

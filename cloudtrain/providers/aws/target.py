@@ -22,7 +22,7 @@ from cloudtrain.settings import Settings
 from cloudtrain.spec.model import JobSpec
 
 USUAL_NODES = 500
-"""Number of nodes from which a plan warns; quotas, which AWS raises on request, are the limit."""
+"""Minimum number of nodes for a warning of a plan; quotas, which AWS raises on request, are the limit."""
 
 TRANSFER_SECONDS = 600
 """Allowance for image, inputs and upload, which SageMaker bills but MaxRuntimeInSeconds excludes.

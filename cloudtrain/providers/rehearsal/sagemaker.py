@@ -232,7 +232,7 @@ class SageMakerEmulator(ProcessesOfHost):
     def collect(self) -> list[str]:
         """Merge the model folders of all nodes into one, and their output folders too.
 
-        Of several files with the same path, that of the first node is kept.
+        Of several files with the same path, the first node's is kept.
         """
         self.sync()
         notes: list[str] = []

@@ -45,7 +45,7 @@ REASONS = {
     "Priority": "other jobs are before it",
     "Resources": "waits for free nodes",
 }
-"""Slurm's reasons for waiting, in words."""
+"""Descriptions of Slurm's reasons for waiting."""
 
 LOOK_SECONDS = 60.0
 """Seconds after which a silent controller counts as no answer."""
@@ -76,7 +76,7 @@ class SlurmJob(NamedTuple):
 
     @property
     def phase(self) -> str:
-        """State in words, with Slurm's reason for it."""
+        """Description of the state, with Slurm's reason for it."""
         phase = ENDED.get(self.state, self.state.lower())
         if self.state in ("PENDING", "FAILED") and self.reason not in ("None", "NonZeroExitCode"):
             phase += f": {REASONS.get(self.reason, self.reason)}"
@@ -110,7 +110,7 @@ def jobs_of_run(run_id: str, folder: Path) -> list[SlurmJob]:
 def accounted_jobs(run_id: str, folder: Path) -> list[SlurmJob]:
     """Return the run's ended jobs of the cluster's accounting; none without accounting.
 
-    Nothing is asked about a run whose script was never written, so that a first submit needs no
+    A run whose script was never written is skipped, so that a first submit needs no
     accounting that answers.
     """
     try:
