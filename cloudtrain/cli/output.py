@@ -154,18 +154,22 @@ def abbreviate_home(path: str | Path) -> str:
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
     """Return columns as wide as their widest cell."""
-    cells = [tuple(header), *(tuple(map(one_line, row)) for row in rows)]
-    widths = [max(map(text_width, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for row in cells:
-        padded = map(_padded, row, widths)
-        lines.append("  ".join(padded).rstrip())
-
-    return "\n".join(lines)
+    columns = zip(header, *rows, strict=True)
+    padded = map(_padded, columns)
+    return "\n".join(["  ".join(row).rstrip() for row in zip(*padded, strict=True)])
 
 
-def _padded(cell: str, width: int) -> str:
-    return cell + " " * (width - text_width(cell))
+def _padded(column: Sequence[str]) -> list[str]:
+    """Return the cells of a column, escaped, and as wide as the widest one."""
+    # Nearly every column needs no escapes: it is looked at once, not cell by cell.
+    text = "".join(column)
+    if text.isascii() and text.isprintable() and one_line(text) == text:
+        width = max(map(len, column))
+        return [cell.ljust(width) for cell in column]
+
+    cells = [one_line(cell) for cell in column]
+    width = max(map(text_width, cells))
+    return [cell + " " * (width - text_width(cell)) for cell in cells]
 
 
 def text_width(text: str) -> int:

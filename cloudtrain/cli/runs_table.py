@@ -124,25 +124,27 @@ def _metric_cell(run: Mapping[str, Any], metric: str) -> str:
 
 def _differing_arguments(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return for each run `lr=0.1 epochs=3`: arguments that differ between runs of its name."""
-    values: dict[tuple[str, str], set[str]] = {}
     jobs: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
         jobs.setdefault(run["name"], []).append(run["arguments"])
 
+    differing: dict[str, set[str]] = {}
     for job, arguments in jobs.items():
-        for name in set().union(*arguments):
-            values[job, name] = {str(each.get(name)) for each in arguments}
+        names = set().union(*arguments)
+        differing[job] = {name for name in names if _differs(name, arguments)}
 
     texts = []
     for run in runs:
-        words = []
-        for name, value in run["arguments"].items():
-            if len(values[run["name"], name]) > 1:
-                words.append(f"{name}={value}")
-
+        names = differing[run["name"]]
+        words = [f"{name}={value}" for name, value in run["arguments"].items() if name in names]
         texts.append(" ".join(words))
 
     return texts
+
+
+def _differs(name: str, arguments: Sequence[Mapping[str, Any]]) -> bool:
+    first = str(arguments[0].get(name))
+    return any(str(each.get(name)) != first for each in arguments)
 
 
 def _format_state(run: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,7 +89,6 @@ _SUMMARY_FIELDS: dict[str, tuple[type, ...]] = {
     "bytes": _COUNT,
 }
 """Fields of a summary, with the types that JSON gives them."""
-_MISSING = object()
 _MAX_TIMESTAMP = 253_402_300_800
 """The year 10,000, as a Unix timestamp."""
 
@@ -449,19 +449,25 @@ def _is_valid(line: Any) -> bool:
     if not isinstance(line, dict):
         return False
 
-    for field, types in _SUMMARY_FIELDS.items():
-        if type(line.get(field, _MISSING)) not in types:
-            return False
+    if not _are_of_a_summary(tuple(line), tuple(map(type, line.values()))):
+        return False
 
-    for number in (*line["metrics"].values(), *line["best"].values()):
-        if type(number) not in _NUMBER_OR_NONE:
-            return False
+    numbers = {*map(type, line["metrics"].values()), *map(type, line["best"].values())}
+    if not numbers.issubset(_NUMBER_OR_NONE):
+        return False
 
     for field in ("created", "started", "ended", "kept_until"):
         if not 0 <= (line[field] or 0) < _MAX_TIMESTAMP:
             return False
 
     return line["state"] in ENDED
+
+
+@lru_cache  # most lines of an index have the same types
+def _are_of_a_summary(fields: tuple[str, ...], types: tuple[type, ...]) -> bool:
+    """Return whether a line with these fields, and values of these types, is a summary."""
+    found = dict(zip(fields, types, strict=True))
+    return all(found.get(field) in wanted for field, wanted in _SUMMARY_FIELDS.items())
 
 
 def _read(store: RunStore) -> list[Any]:

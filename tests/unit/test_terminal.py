@@ -392,6 +392,12 @@ def test_a_line_that_may_hold_a_secret_is_not_shown(
     assert "hunter2" not in "\n".join(lines)
 
 
+def test_two_cells_that_look_like_our_colour_together_are_escaped_each() -> None:
+    lines = table([["\x1b[31m", "a\nb"], ["failed\x1b[0m", "c"]], ("run", "name")).splitlines()
+    assert [line.split()[0] for line in lines] == ["run", "\\x1b[31m", "failed\\x1b[0m"]
+    assert [line.split()[1] for line in lines] == ["name", "a\\nb", "c"]
+
+
 def test_columns_of_a_table_are_aligned_below_ideographs() -> None:
     lines = table([["数字", "1"], ["digits", "2"]], ("run", "n")).splitlines()
     assert lines == ["run     n", "数字    1", "digits  2"]
