@@ -217,7 +217,7 @@ class LogStream:
         failure = self._monitor.sync_logs(retry=retry)
         if tail is None:
             ended = self._monitor.state.has_ended
-            yield from filter(self._is_wanted, self._reader.read_all(unfinished=ended))
+            yield from self._unread(unfinished=ended)
         else:
             yield from reversed(self._latest(tail))
 
@@ -240,8 +240,12 @@ class LogStream:
         """Yield the lines since the last call. May raise CloudError."""
         ended = self._monitor.refresh().has_ended
         self._monitor.raise_if_log_unread()
-        yield from filter(self._is_wanted, self._reader.read_all(unfinished=ended))
+        yield from self._unread(unfinished=ended)
         self.has_ended = ended
+
+    def _unread(self, *, unfinished: bool) -> Iterator[LogLine]:
+        lines = self._reader.read_all(unfinished=unfinished, source=self._source)
+        return filter(self._is_wanted, lines)
 
     def _is_wanted(self, line: LogLine) -> bool:
         return (

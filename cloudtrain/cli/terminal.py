@@ -176,7 +176,10 @@ def wrapped(line: str, width: int) -> str:
 def write_log(lines: Sequence[tuple[str, str]], *, err: bool = False) -> None:
     """Print lines of a program's log at once, each a prefix and a text, with `err` on stderr."""
     colours = coloured(sys.stderr if err else sys.stdout)
-    shown = [one_line(prefix) + log_text(text, colours=colours) for prefix, text in lines]
+    shown = []
+    for prefix, text in lines:
+        shown.append((prefix and one_line(prefix)) + log_text(text, colours=colours))
+
     if shown:
         _echo("\n".join(shown), err=err)
 

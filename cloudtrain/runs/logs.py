@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -206,16 +206,25 @@ class LogReader:
 
         return lines
 
-    def read_all(self, *, unfinished: bool = False) -> Iterator[LogLine]:
-        """Return all unread lines. Raise StorageError if a file cannot be read."""
+    def read_all(self, *, unfinished: bool = False, source: str | None = None) -> Iterator[LogLine]:
+        """Return all unread lines. Raise StorageError if a file cannot be read.
+
+        `source`: only lines of it, such as `rank 3`. Others count as read.
+        """
         parts = []
         for node, path in self._files():
-            offset = self._offsets.get(node, 0)
-            parts.append(_forwards(node, LogFile(path), offset, unfinished=unfinished))
+            parts.append(self._unread(node, LogFile(path), unfinished=unfinished, source=source))
 
         for part in heapq.merge(*parts, key=lambda part: part.time):
             self._offsets[part.line.node] = part.offset
             yield part.line
+
+    def _unread(
+        self, node: int, file: LogFile, *, unfinished: bool, source: str | None
+    ) -> Iterator[_Part]:
+        offset = self._offsets.get(node, 0)
+        end = yield from _forwards(node, file, offset, unfinished=unfinished, source=source)
+        self._offsets[node] = end
 
     def read_backward(self, *, unfinished: bool = False) -> Iterator[LogLine]:
         """Yield all lines, the latest first, and count them as read. May raise StorageError."""
@@ -301,18 +310,32 @@ class _Part(NamedTuple):
     line: LogLine
 
 
-def _forwards(node: int, file: LogFile, offset: int, *, unfinished: bool) -> Iterator[_Part]:
+def _forwards(
+    node: int, file: LogFile, offset: int, *, unfinished: bool, source: str | None = None
+) -> Generator[_Part, None, int]:
+    """Yield lines from a byte offset, with `source` only those of it; return the offset behind."""
     at = 0.0
     parse = _LineParser(node)
+    tags: tuple[bytes, ...] = (b"",)
+    if source is not None:
+        tags = (f"[{source}]".encode(), f"[{source} ".encode())
+
     for raw, behind in read_lines(file, offset):
         offset = behind
+        if not raw.startswith(tags, TIMESTAMP_CHARACTERS + 1):
+            continue
+
         line = parse(raw)
         at = line.time or at  # a line without a timestamp stays after the one before it
         yield _Part(at, offset, line)
 
     if unfinished and (rest := _rest_of(file, offset)):
-        line = parse(rest)
-        yield _Part(line.time or at, file.seek(0, os.SEEK_END), line)
+        offset = file.seek(0, os.SEEK_END)
+        if rest.startswith(tags, TIMESTAMP_CHARACTERS + 1):
+            line = parse(rest)
+            yield _Part(line.time or at, offset, line)
+
+    return offset
 
 
 def _rest_of(file: LogFile, offset: int) -> bytes:

@@ -43,6 +43,18 @@ def test_the_unfinished_last_line_is_read_if_no_more_will_come(run: RunFolder) -
     assert [line.text for line in reader.read_all(unfinished=True)] == []
 
 
+def test_lines_of_another_rank_count_as_read(run: RunFolder) -> None:
+    lines = ("[rank 1] a", "[rank 11] b", "[rank 1 metrics] c", "[rank 0] d", "[rank 1", "e")
+    write_log(run, 0, *lines, "[rank 1] cut o", end="")
+    write_log(run, 1, "[rank 2] f")
+
+    reader = LogReader(run)
+    assert [line.text for line in reader.read_all(source="rank 1")] == ["a", "c"]
+    assert list(reader.read_all()) == []
+    assert [line.text for line in reader.read_all(unfinished=True, source="rank 1")] == ["cut o"]
+    assert list(reader.read_all(unfinished=True)) == []
+
+
 @pytest.fixture
 def few_open_files() -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
