@@ -25,7 +25,6 @@ from cloudtrain.providers import get_provider
 from cloudtrain.providers.progress import Progress
 from cloudtrain.runs.files import make_private_folder
 from cloudtrain.runs.folder import new_run_id
-from cloudtrain.runs.store import USED, RunStore
 from cloudtrain.settings import STRICT, Settings
 from cloudtrain.shown_text import listed
 from cloudtrain.source.distributions import Requested, find_requirements, requested_by
@@ -361,6 +360,8 @@ def archive_of(plan: Plan) -> Path:
 
 def _mark_used(plan: Plan) -> None:
     """Keep a removal from deleting a source that no run names yet."""
+    from cloudtrain.runs.store import USED, RunStore  # a plan alone needs no runs
+
     with suppress(OSError, StorageError), RunStore(Path(plan.context.data_dir)).unchanged():
         mark = _archive_folder(plan) / f"{plan.context.source.digest}{USED}"
         make_private_folder(mark.parent)

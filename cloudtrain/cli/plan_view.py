@@ -26,7 +26,6 @@ from cloudtrain.planning.request_overrides import spec_overrides
 from cloudtrain.planning.sagemaker import unfolded
 from cloudtrain.providers.shared.paths import file_name
 from cloudtrain.providers.shared.uploads import past_upload
-from cloudtrain.runs.store import sweep_ids
 from cloudtrain.settings import data_folder
 from cloudtrain.spec.inputs import Input
 from cloudtrain.units import format_duration
@@ -427,6 +426,7 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
         new = {"request": new["request"]}
     else:
         from cloudtrain.api.lookup import find_run
+        from cloudtrain.runs.store import sweep_ids
 
         if against in sweep_ids(data_folder(data_dir)):
             hint = "cloudtrain sweep --dry-run --json prints what a native sweep sends"

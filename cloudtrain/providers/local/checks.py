@@ -221,7 +221,15 @@ def _torch(plan: Plan, python: str) -> list[Issue]:
     if plan.spec.launcher == "none":
         return []
 
+    problem = _torch_problem(python)
+    if not problem:
+        return []
+
     hint = f"{install_command('train')}; or set CLOUDTRAIN_PYTHON to a Python that has torch"
+    return [Issue((), problem, hint)]
+
+
+def _torch_problem(python: str) -> str:
     if python == sys.executable:
         has_torch = importlib.util.find_spec("torch") is not None
     else:
@@ -235,12 +243,12 @@ def _torch(plan: Plan, python: str) -> list[Issue]:
             )
             has_torch = answer.returncode == 0
         except (OSError, subprocess.TimeoutExpired) as error:
-            return [Issue((), f"{python} cannot be run: {error}", hint)]
+            return f"{python} cannot be run: {error}"
 
     if has_torch:
-        return []
+        return ""
 
-    return [Issue((), f"torch is not installed for {python}", hint)]
+    return f"torch is not installed for {python}"
 
 
 def _has_driver() -> bool:

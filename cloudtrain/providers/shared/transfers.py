@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock
 from typing import TYPE_CHECKING, TypeVar
 
@@ -43,6 +42,8 @@ def counter(total: int, progress: Progress | None, before: int = 0) -> Count:
 
 def transfer_all(transfer: Callable[[T, Count], None], files: Iterable[T], count: Count) -> None:
     """Transfer files. Raise the first error; other transfers then end when they count next."""
+    from concurrent.futures import ThreadPoolExecutor  # a plan needs none
+
     is_stopped = Event()
 
     def count_unless_stopped(size: int) -> None:
