@@ -37,7 +37,7 @@ exec "$@"
             "apptainer",
             "apptainer",
             WITHOUT_APPTAINER,
-            "--bind {runs}:{runs} --bind {data}:{data}:ro",
+            "--bind {runs}:{runs},{data}:{data}:ro",
         ),
     ],
 )
