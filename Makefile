@@ -34,7 +34,7 @@ FILES ?=
 # Where `make live` tries: aws or azure.
 CLOUD ?=
 
-.PHONY: help demo test thorough quick check coverage versions bounds programs oracles fidelity live gpu lint types imports image bench docs clean
+.PHONY: help demo test thorough quick check coverage versions bounds programs oracles fidelity live gpu lint types imports image bench count docs clean
 
 help:
 	@echo "make demo    train handwritten digits on two processes of this machine (installs into .venv first)"
@@ -52,6 +52,7 @@ help:
 	@echo "make gpu   collect on one GPU, in ten minutes at most, what only a GPU can prove (writes gpu.json)"
 	@echo "make image   build the image for GPUs; make image IMAGE=cpu the one for CPUs"
 	@echo "make bench   measure the speed bars (some minutes)"
+	@echo "make count   count the instructions of plan, list and --help by valgrind; fails above a limit"
 	@echo "make docs    write anew what pages show of the code: reference, outputs, picture"
 	@echo "make clean   remove .venv and caches"
 
@@ -117,6 +118,9 @@ image: $(VENV)/.train
 
 bench: $(VENV)/.dev
 	@for bench in tests/bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done
+
+count: $(VENV)/.dev
+	@for bench in help plan list; do $(BIN)/python tests/bench/bench_$$bench.py --count || exit 1; done
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/make/make_reference.py

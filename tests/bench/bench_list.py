@@ -19,10 +19,26 @@ from cloudtrain.api import jobs as api
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.store import RunStore, summary_of
-from tests.bench.measure import BIN, Comparison, Cost, compare, cost, options, report, workplace
+from tests.bench.measure import (
+    BIN,
+    Comparison,
+    Cost,
+    Counted,
+    compare,
+    cost,
+    count,
+    options,
+    report,
+    workplace,
+)
 from tests.support.samples import write_events
 
 RUNS = 10_000
+COUNTED_RUNS = 2_000
+"""Runs of a count, which takes ten times as long."""
+BAR = 0.5
+LIMIT = 4.2
+"""Of instructions."""
 READ = """import json
 import os
 import sys
@@ -36,7 +52,7 @@ assert len(found) == int(sys.argv[2])
 """
 
 
-def fill(data_dir: Path) -> None:
+def fill(data_dir: Path, runs: int = RUNS) -> None:
     """Run folders as a short training of two ranks leaves them, and a one-line file in each for the
     reference.
     """
@@ -45,7 +61,7 @@ def fill(data_dir: Path) -> None:
     store = RunStore(data_dir)
     documents = {"spec.yaml": plan.spec_text, "plan.json": as_text(plan.to_json())}
     documents["request.json"] = as_text(dict(api.render(plan).document))
-    for number in range(RUNS):
+    for number in range(runs):
         run_id = f"digits-{number:05}"
         time = 1.7e9 + 60 * number
         folder = store.create(run_id, documents)
@@ -55,7 +71,7 @@ def fill(data_dir: Path) -> None:
             "contract": "plain",
             "nodes": 1,
             "processes": 2,
-            "arguments": {"epochs": 5, "lr": number / RUNS},
+            "arguments": {"epochs": 5, "lr": number / runs},
         }
         ranks = [
             {"type": "rank_started", "time": time + 3, "rank": rank, "local_rank": rank}
@@ -109,7 +125,7 @@ def measure(place: Path, env: dict[str, str], parsed: argparse.Namespace) -> lis
         return cost(read_command, env, place)
 
     label = f"`cloudtrain list --all`, {RUNS} runs"
-    bars = {"wall": 1.0, "cpu": 1.0}
+    bars = {"wall": BAR, "cpu": BAR}
     first = Comparison(f"{label}, first call (no index)", "reading one line per run", bars)
     later = Comparison(f"{label}, later calls", "reading one line per run", bars)
     return [
@@ -122,6 +138,14 @@ def main() -> None:
     """Print the rows."""
     parsed = options(rounds=16)
     with workplace() as (place, env):
+        if parsed.count:
+            fill(place / "data", COUNTED_RUNS)
+            (place / "read.py").write_text(READ)
+            theirs = (place / "read.py", place / "data" / "runs", str(COUNTED_RUNS))
+            what = f"`cloudtrain list --all`, {COUNTED_RUNS} runs (bar: for {RUNS})"
+            ours = (BIN / "cloudtrain", "list", "--all")
+            sys.exit(count([Counted(what, ours, theirs, LIMIT, BAR)], env, place))
+
         comparisons = measure(place, env, parsed)
     report(comparisons, parsed.json)
 

@@ -7,7 +7,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.bench.measure import BIN, Comparison, compare, cost, options, report, workplace
+from tests.bench.measure import (
+    BIN,
+    Comparison,
+    Counted,
+    compare,
+    cost,
+    count,
+    options,
+    report,
+    workplace,
+)
 from tests.support.samples import AWS_ACCOUNT, AZURE_ACCOUNT
 
 JOB = """name: digits
@@ -18,6 +28,9 @@ checkpoints: {every: 10 min, keep: 3}
 limits: {restarts: 1, max_runtime: 1 h}
 env: {NCCL_DEBUG: WARN}
 """
+BAR = 1.6
+LIMITS = {"local": 2.4, "aws": 2.7, "azure": 2.7}
+"""Of instructions, by provider."""
 PLANS: tuple[list[str], ...] = (
     [],
     ["--json"],
@@ -36,10 +49,22 @@ MODEL = f"{IMPORTS}\nclass Model(BaseModel):\n    field: int = 1\n"
 """pydantic imports the other half of itself for the first class of a program."""
 
 
+def counted(place: Path) -> list[Counted]:
+    """Return the rows of instructions."""
+    rows = []
+    for provider, limit in LIMITS.items():
+        words = ("plan", "job.yaml", "--provider", provider)
+        command = (BIN / "cloudtrain", *words)
+        what = f"`cloudtrain {' '.join(words)}`"
+        rows.append(Counted(what, command, (place / "imports.py",), limit, BAR))
+
+    return rows
+
+
 def main() -> None:
     """Print the rows."""
     parsed = options(rounds=30)
-    bars = {"wall": 1.6, "cpu": 1.6}
+    bars = {"wall": BAR, "cpu": BAR}
     with workplace() as (place, env):
         job = place / "job"
         job.mkdir()
@@ -47,6 +72,9 @@ def main() -> None:
         (job / "train.py").write_text("print('hello')\n")
         (place / "imports.py").write_text(IMPORTS)
         (place / "model.py").write_text(MODEL)
+        if parsed.count:
+            sys.exit(count(counted(place), env | AWS_ACCOUNT | AZURE_ACCOUNT, job))
+
         comparisons = [
             compare(
                 Comparison(

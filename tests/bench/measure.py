@@ -1,5 +1,5 @@
-"""Shared by benchmarks: the cost of a command with its child processes, a place to run it in, and
-the paired ratios of two things measured in turn, as a table and as JSON.
+"""Shared by benchmarks: the cost of a command with its child processes, a place to run it in, the
+paired ratios of two things measured in turn, as a table and as JSON, and counts of instructions.
 
 Importing it makes this process a subreaper: a process that outlives its parent becomes our child,
 so that its CPU time is counted here when it ends, and a benchmark leaves no process behind.
@@ -12,7 +12,9 @@ import atexit
 import ctypes
 import json
 import os
+import re
 import resource
+import shutil
 import signal
 import statistics
 import subprocess
@@ -21,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -232,6 +235,9 @@ def options(rounds: int) -> argparse.Namespace:
     """The options of every benchmark."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument(
+        "--count", action="store_true", help="count instructions instead, and fail above a limit"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     return parser.parse_args()
 
@@ -243,3 +249,62 @@ def report(comparisons: Sequence[Comparison], file: Path | None) -> None:
         print(comparison.row())
     if file:
         file.write_text(json.dumps([c.to_json() for c in comparisons], indent=2) + "\n")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A row of instructions: ours divided by the reference's."""
+
+    what: str
+    ours: tuple[str | Path, ...]
+    theirs: tuple[str | Path, ...]
+    """Arguments of Python."""
+    limit: float
+    """Ratio that fails: what is reached today, and a margin."""
+    bar: float
+    """Ratio to reach."""
+
+
+def count(rows: Sequence[Counted], env: Mapping[str, str], cwd: Path) -> int:
+    """Print the rows; return 1 if a limit is passed. Without valgrind nothing is counted."""
+    if shutil.which("valgrind") is None:
+        print("instructions are not counted: valgrind is not installed")
+        return 0
+
+    commands = {row.ours for row in rows} | {row.theirs for row in rows}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = pool.map(lambda command: _instructions(command, env, cwd), commands)
+        millions = dict(zip(commands, results, strict=True))
+
+    code = 0
+    for row in rows:
+        ratio = millions[row.ours] / millions[row.theirs]
+        verdict = "met" if ratio <= row.limit else "exceeded"
+        code |= ratio > row.limit
+        print(
+            f"{row.what}: {millions[row.ours]:.0f}/{millions[row.theirs]:.0f} M instructions,"
+            f" {ratio:.2f}; limit {row.limit:.2f} {verdict}, bar {row.bar:.2f}"
+        )
+
+    return code
+
+
+def _instructions(command: Sequence[str | Path], env: Mapping[str, str], cwd: Path) -> float:
+    """Return millions of instructions of a Python command, without its child processes."""
+    env = {**env, "PYTHONHASHSEED": "0"}
+    tool = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
+    for first in ([], tool):  # bytecode and indexes are written before
+        run = subprocess.run(
+            [*first, sys.executable, *command],
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if run.returncode != 0:
+            raise RuntimeError(f"{command} exited with code {run.returncode}: {run.stderr[-2000:]}")
+
+    counts = re.findall(r"I\s+refs:\s+([0-9,]+)", run.stderr)
+    return max(int(text.replace(",", "")) for text in counts) / 1e6
