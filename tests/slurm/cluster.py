@@ -83,7 +83,7 @@ def counts_until(file: Path) -> str:
     return _COUNTS.replace("FINISH", str(file))
 
 
-def asked(*argv: str) -> str:
+def answer_of(*argv: str) -> str:
     """Return what a program of Slurm answers."""
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
@@ -94,14 +94,14 @@ def client(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
-def said(*words: str) -> str:
+def printed_by(*words: str) -> str:
     """Return what a command prints."""
     return client(*words).stdout
 
 
 def rows_of(run: cloudtrain.Run, columns: str = "%i") -> list[str]:
     """Return a row of squeue for each job of the run."""
-    return asked("squeue", "-h", "--states=all", "-o", columns, "-n", run.id).splitlines()
+    return answer_of("squeue", "-h", "--states=all", "-o", columns, "-n", run.id).splitlines()
 
 
 def log_of(folder: Path, run: cloudtrain.Run) -> str:
@@ -127,4 +127,4 @@ def start_daemon_of_node_1() -> None:
     """Start slurmd of the node n1 again, for stop.sh to end."""
     command = f"setsid slurmd -D -N n1 -f {CONF} >/dev/null 2>&1 </dev/null & echo $!"
     with _PIDS.open("a") as file:
-        file.write(f"slurmd-n1 {asked('sh', '-c', command)}")
+        file.write(f"slurmd-n1 {answer_of('sh', '-c', command)}")

@@ -11,11 +11,11 @@ import cloudtrain
 from tests.slurm.cluster import (
     HAS_SLURMDBD,
     NEEDS_SLURM,
-    asked,
+    answer_of,
     client,
     job_of,
     log_of,
-    said,
+    printed_by,
     started,
 )
 from tests.support.waiting import HANG_SECONDS, eventually
@@ -49,7 +49,7 @@ def test_what_could_never_start_is_refused_before_it_is_sent(
 
 
 def test_a_doctor_names_what_was_not_checked(tmp_path: Path) -> None:
-    text = said("doctor", "slurm", "--job", str(job_of(tmp_path, RANKS)))
+    text = printed_by("doctor", "slurm", "--job", str(job_of(tmp_path, RANKS)))
     assert "less than the 30 s of stop_grace" in text
     unknown = "nodes" if HAS_SLURMDBD else "account, nodes"
     assert text.endswith(f"all found; not checked: {unknown}\n")
@@ -68,7 +68,7 @@ def test_an_exported_job_runs_without_the_client(tmp_path: Path) -> None:
     secrets = f"{{KEY: {{slurm: 'file:{tmp_path}/key'}}}}"
     job = job_of(tmp_path, RANKS, secrets=secrets)
     folder = tmp_path / "exported"
-    said("plan", str(job), "--provider", "slurm", "--export", str(folder))
+    printed_by("plan", str(job), "--provider", "slurm", "--export", str(folder))
     assert "5f1c" not in "".join(file.read_text() for file in folder.glob("job.*"))
     subprocess.run([folder / "start.sh"], check=True, capture_output=True)
     (run,) = (tmp_path / "runs").iterdir()
@@ -78,7 +78,7 @@ def test_an_exported_job_runs_without_the_client(tmp_path: Path) -> None:
 
 
 def test_a_printed_script_is_accepted_as_it_is(tmp_path: Path) -> None:
-    script = said("plan", str(job_of(tmp_path, RANKS)), "--provider", "slurm", "--script")
+    script = printed_by("plan", str(job_of(tmp_path, RANKS)), "--provider", "slurm", "--script")
     subprocess.run(["sbatch", "--test-only"], input=script, text=True, check=True)
 
 
@@ -88,10 +88,10 @@ def test_runs_of_another_machine_are_listed_and_followed(
     run = started(job_of(tmp_path, RANKS))
     run.wait(HANG_SECONDS)
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "another"))
-    assert run.id in said("list", "--provider", "slurm")
-    other = cloudtrain.find_run(run.id)
-    assert other.wait(HANG_SECONDS).state == "succeeded"
-    assert "rank 1" in "\n".join(line.text for line in other.logs())
+    assert run.id in printed_by("list", "--provider", "slurm")
+    run_there = cloudtrain.find_run(run.id)
+    assert run_there.wait(HANG_SECONDS).state == "succeeded"
+    assert "rank 1" in "\n".join(line.text for line in run_there.logs())
     assert "rank 1" in log_of(tmp_path, run)
 
 
@@ -109,4 +109,4 @@ def test_a_price_caps_a_job_and_its_cost_is_told(tmp_path: Path) -> None:
     assert state.billing is not None
     assert state.billing.billable_seconds is not None
     assert state.billing.usd == pytest.approx(4 * state.billing.billable_seconds / 3600, abs=1e-4)
-    assert asked("squeue", "-h", "-n", run.id) == ""
+    assert answer_of("squeue", "-h", "-n", run.id) == ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.slurm.cluster import (
     NEEDS_SLURM,
-    asked,
+    answer_of,
     counts_until,
     job_of,
     kill_daemon_of_node_1,
@@ -47,7 +47,7 @@ def test_a_waiting_job_leaves_the_queue_when_it_is_stopped(tmp_path: Path) -> No
 def test_a_job_that_somebody_cancels_is_stopped_by_them(tmp_path: Path) -> None:
     run = started(job_of(tmp_path, SLEEPS))
     eventually(lambda: log_of(tmp_path, run).count("sleeps") == 2)
-    asked("scancel", *rows_of(run))
+    answer_of("scancel", *rows_of(run))
     state = run.wait(HANG_SECONDS)
     assert state.state == "stopped"
     assert "cancelled by scancel" in state.reason
@@ -56,7 +56,7 @@ def test_a_job_that_somebody_cancels_is_stopped_by_them(tmp_path: Path) -> None:
 def test_a_limit_of_slurm_stops_the_job_ahead(tmp_path: Path) -> None:
     run = started(job_of(tmp_path, SLEEPS))
     eventually(lambda: log_of(tmp_path, run).count("sleeps") == 2)
-    asked("scancel", "--batch", "--signal=USR1", *rows_of(run))  # as --signal=B:USR1@… does
+    answer_of("scancel", "--batch", "--signal=USR1", *rows_of(run))  # as --signal=B:USR1@… does
     state = run.wait(HANG_SECONDS)
     assert state.state == "stopped"
     assert "the time limit is near" in log_of(tmp_path, run)
@@ -66,7 +66,7 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     finish = tmp_path / "finish"
     run = started(job_of(tmp_path, counts_until(finish), limits="{retries: 1}"))
     eventually(lambda: steps_of(tmp_path, run) > 2)
-    asked("scontrol", "requeue", *rows_of(run))
+    answer_of("scontrol", "requeue", *rows_of(run))
     eventually(lambda: log_of(tmp_path, run).count("begins at") == 4)
     finish.touch()
     assert run.wait(HANG_SECONDS).state == "succeeded"
@@ -77,7 +77,7 @@ def test_a_job_that_slurm_warns_of_a_preemption_is_queued_again(tmp_path: Path) 
     finish = tmp_path / "finish"
     run = started(job_of(tmp_path, counts_until(finish), limits="{retries: 1}"))
     eventually(lambda: steps_of(tmp_path, run) > 2)
-    asked("scancel", "--signal=TERM", *rows_of(run))  # as GraceTime does
+    answer_of("scancel", "--signal=TERM", *rows_of(run))  # as GraceTime does
     eventually(lambda: log_of(tmp_path, run).count("begins at") == 4)
     finish.touch()
     assert run.wait(HANG_SECONDS).state == "succeeded"
@@ -88,7 +88,7 @@ def test_a_job_restarts_as_often_as_retries_say(tmp_path: Path) -> None:
     run = started(job_of(tmp_path, SLEEPS, limits="{retries: 1}"))
     for times in (2, 4):
         eventually(lambda: log_of(tmp_path, run).count("sleeps") == times)  # noqa: B023
-        asked("scontrol", "requeue", *rows_of(run))
+        answer_of("scontrol", "requeue", *rows_of(run))
 
     state = run.wait(HANG_SECONDS)
     assert state.state == "failed"
@@ -99,7 +99,7 @@ def test_the_time_limit_counts_all_attempts(tmp_path: Path) -> None:
     job = job_of(tmp_path, SLEEPS, ", request: {hold: true}", limits="{max_runtime: 1 h}")
     run = started(job)
     (tmp_path / "runs" / run.id / "used").write_text("3599")
-    asked("scontrol", "release", *rows_of(run))
+    answer_of("scontrol", "release", *rows_of(run))
     state = run.wait(HANG_SECONDS)
     assert (state.state, state.reason) == ("stopped", "the time limit was near")
 

@@ -13,7 +13,7 @@ import cloudtrain
 from cloudtrain.errors import CloudError, Outcome
 from tests.slurm.cluster import (
     NEEDS_SLURM,
-    asked,
+    answer_of,
     instead_of,
     job_of,
     log_of,
@@ -115,10 +115,10 @@ def test_a_client_that_was_killed_around_sbatch_leaves_one_job_or_none(
 
 def test_a_script_that_was_sent_twice_trains_once(tmp_path: Path) -> None:
     run = started(job_of(tmp_path, RANKS))
-    asked("sbatch", "--parsable", str(tmp_path / "runs" / run.id / "job.sbatch"))
+    answer_of("sbatch", "--parsable", str(tmp_path / "runs" / run.id / "job.sbatch"))
     assert run.wait(HANG_SECONDS).state == "succeeded"
     assert len(rows_of(run)) == 2
-    asked("srun", "--quiet", "true")  # both jobs were before it
+    answer_of("srun", "--quiet", "true")  # both jobs were before it
     assert log_of(tmp_path, run).count("rank 0 of 2") == 1
 
 

@@ -219,7 +219,7 @@ def test_more_nodes_than_the_cluster_has_are_refused() -> None:
 
 
 def test_a_cluster_of_kubernetes_is_refused() -> None:
-    message = ask(Stub(kind="Kubernetes", nodes=None), compute="azureml:my-cluster")
+    message = ask(Stub(kind="Kubernetes", nodes=1), nodes=5, compute="azureml:my-cluster")
     assert "my-cluster is a cluster of Kubernetes" in message
 
 

@@ -275,13 +275,13 @@ def test_trials_that_run_are_kept_away_from() -> None:
 def test_optuna_is_told_each_trial_once(monkeypatch: pytest.MonkeyPatch) -> None:
     state = history_of("tpe", 100)
     suggester = suggester_of(state.definition)
-    told = Mock(wraps=optuna.trial.create_trial)
-    monkeypatch.setattr(optuna.trial, "create_trial", told)
+    create_trial = Mock(wraps=optuna.trial.create_trial)
+    monkeypatch.setattr(optuna.trial, "create_trial", create_trial)
     for number in range(100, 103):
         parameters = suggester.suggest(state)
         state.apply(Suggested(time=1.0, trial=number, parameters=parameters))
         finish(state, state.trials[number], 1.0)
-    assert told.call_count == 102
+    assert create_trial.call_count == 102
 
 
 def test_without_optuna_only_what_learns_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

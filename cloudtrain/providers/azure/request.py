@@ -103,7 +103,7 @@ FORM = RequestForm(
         "compute": "use azure.compute",
         "limits": "use limits.max_runtime, which caps the cost",
         "identity.type": "use azure.identity",
-        "queue_settings.job_tier": "use resources.spot",
+        "queue_settings.job_tier": "use resources.spot; no field has the tiers of virtual clusters",
         "resources.instance_count": "use resources.nodes",
         "resources.instance_type": "use resources.instance",
         "resources.shm_size": "use resources.shm",

@@ -226,6 +226,14 @@ def refuse_cluster(
         )
         raise RefusedError(f"the workspace {cloud.name} has no compute {name}", hint=hint)
 
+    if cluster.kind.lower() == "kubernetes":
+        message = (
+            f"{name} is a cluster of Kubernetes, which is not supported: it chooses machines by"
+            " instance types of its own, which no field has"
+        )
+        hint = "a compute cluster (az ml compute list), or leave azure.compute out"
+        raise RefusedError(message, hint=hint)
+
     if cluster.max_nodes is not None and nodes > cluster.max_nodes:
         hint = (
             f"az ml compute update --name {name} --max-instances {nodes}, or fewer resources.nodes"
@@ -234,13 +242,6 @@ def refuse_cluster(
             f"the cluster {name} has at most {cluster.max_nodes} nodes, the job asks for {nodes}",
             hint=hint,
         )
-    if cluster.kind.lower() == "kubernetes":
-        message = (
-            f"{name} is a cluster of Kubernetes, which is not supported: it chooses machines by"
-            " instance types of its own, which no field has"
-        )
-        hint = "a compute cluster (az ml compute list), or leave azure.compute out"
-        raise RefusedError(message, hint=hint)
 
     size = cluster.size
     if planned and size and size.lower() not in map(str.lower, planned):
