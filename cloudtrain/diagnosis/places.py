@@ -7,6 +7,9 @@ import re
 from cloudtrain.diagnosis.candidates import Raised
 from cloudtrain.diagnosis.rule import fitting
 
+MAX_CODE = 80
+"""Maximum characters of a line of code in a remedy."""
+
 _PACKAGE = re.compile(r"(?:site|dist)-packages[/\\]([A-Za-z]\w*)")
 _OF_VERSIONS = ("AttributeError", "ImportError", "NameError", "NotImplementedError", "TypeError")
 """Names of exceptions about what a program offers, not about the values that it gets."""
@@ -66,9 +69,12 @@ def remedy_of_place(raised: Raised) -> str:
     elif own is None:
         return advice
     elif own is raised.frames[-1]:
-        where = f"your code ({own.place}) stopped at `{own.code[:60]}`".removesuffix(
-            " stopped at ``"
-        )
+        where = f"your code ({own.place})"
+        code = own.code
+        if len(code) > MAX_CODE:
+            code = code[: MAX_CODE - 1] + "…"
+        if code:
+            where += f" stopped at `{code}`"
     else:
         where = f"your code ({own.place}) called {raised.frames[-1].place}"
 

@@ -299,6 +299,7 @@ def test_a_network_plugin_without_its_hardware_is_no_failure() -> None:
 
 
 OWN_FRAME = '  File "/app/data.py", line 12, in read\n    return config["size"]'
+LONG_FRAME = f'  File "/app/data.py", line 12, in read\n    return {"x" * 99}'
 PACKAGES = """  File "/x/site-packages/transformers/trainer.py", line 7, in train
   File "/x/site-packages/torch/optim/adam.py", line 9, in step"""
 LOADER = '  File "/x/site-packages/torch/utils/data/_utils/worker.py", line 8, in _worker_loop'
@@ -307,6 +308,7 @@ PLACES = {
     (OWN_FRAME, "ValueError: seven is odd"): (
         'your code (/app/data.py:12) stopped at `return config["size"]`; compare its values'
     ),
+    (LONG_FRAME, "ValueError: seven is odd"): f"stopped at `return {'x' * 72}…`; compare",
     (OWN_FRAME, "KeyError: 'size'"): "there is no 'size' in what it reads",
     (f"{OWN_FRAME}\n{PACKAGES}", "TypeError: seven is odd"): (
         "transformers does not fit torch; update both"
