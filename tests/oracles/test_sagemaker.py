@@ -213,9 +213,14 @@ with open(os.environ["SM_MODEL_DIR"] + "/model", "w") as file:
 @pytest.mark.parametrize("case", sorted(path.stem for path in GOLDEN.glob("aws*.json")))
 def test_the_aws_command_line_accepts_each_golden_request(case: str, tmp_path: Path) -> None:
     body = request_of(case)
-    kind = "training-job" if "TrainingJobName" in body else "hyper-parameter-tuning-job"
+    operation = ["sagemaker", "create-hyper-parameter-tuning-job"]
+    if "TrainingJobName" in body:
+        operation = ["sagemaker", "create-training-job"]
+    elif "jobQueue" in body:
+        operation = ["batch", "submit-service-job"]
+
     (tmp_path / "request.json").write_text(json.dumps(body))
-    command = [sys.executable, "-m", "awscli", "sagemaker", f"create-{kind}"]
+    command = [sys.executable, "-m", "awscli", *operation]
     options = ["--cli-input-json", "file://request.json", "--generate-cli-skeleton", "output"]
     result = subprocess.run(
         [*command, *options],
@@ -231,4 +236,4 @@ def test_the_aws_command_line_accepts_each_golden_request(case: str, tmp_path: P
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    assert any(name.endswith("JobArn") for name in json.loads(result.stdout))
+    assert any(name.lower().endswith("jobarn") for name in json.loads(result.stdout))
