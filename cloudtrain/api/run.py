@@ -301,7 +301,7 @@ class Run:
         of azure-ai-ml. Its `wait(logs=True)` on AWS reads logs with the default credentials: use
         `logs` of this object. Raise UsageError for other providers, CloudError without an answer.
         """
-        return self._monitor.provider.native(self.folder)
+        return self._monitor.provider.native(self.folder, self.cached_status())
 
     def left_behind(self) -> list[str]:
         """Return the folders of this machine with files that the program left beside its results."""

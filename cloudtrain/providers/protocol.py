@@ -177,7 +177,7 @@ class Provider(ABC):
         """Return the folder of a run in the cloud's storage; None without one."""
         return None
 
-    def native(self, run: RunFolder) -> Any:  # noqa: ARG002
+    def native(self, run: RunFolder, state: RunState) -> Any:  # noqa: ARG002
         """Return the job of a run as an object of the platform's own SDK.
 
         Raise UsageError if there is no such SDK, or if it is not installed.

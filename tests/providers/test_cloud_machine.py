@@ -48,6 +48,16 @@ def run_sequences(new_machine: NewMachine, how: settings) -> None:
     run_state_machine_as_test(make, settings=how)
 
 
+def strike_submits(new_machine: NewMachine, times: int, *, thorough: bool) -> None:
+    machine = new_machine()
+    try:
+        strike_each_request(
+            ("error", "lost", "expired", "denied"), times, machine, thorough=thorough
+        )
+    finally:
+        machine.teardown()
+
+
 @pytest.mark.timeout(5000)
 def test_every_job_is_known_whatever_happens(new_machine: NewMachine, thorough: bool) -> None:
     run_sequences(new_machine, sequences(THOROUGH_SEQUENCES if thorough else SEQUENCES))
@@ -67,13 +77,7 @@ def test_every_job_is_known_in_a_rare_sequence(new_machine: NewMachine, name: st
 def test_every_job_is_known_whichever_request_is_struck(
     new_machine: NewMachine, times: int, thorough: bool
 ) -> None:
-    machine = new_machine()
-    try:
-        strike_each_request(
-            ("error", "lost", "expired", "denied"), times, machine, thorough=thorough
-        )
-    finally:
-        machine.teardown()
+    strike_submits(new_machine, times, thorough=thorough)
 
 
 @pytest.mark.parametrize("name", PLANTED)

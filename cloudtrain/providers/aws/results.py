@@ -11,7 +11,7 @@ from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.extras import importing
 from cloudtrain.planning.sagemaker import ROOT, result_uris
 from cloudtrain.providers.aws.config import client_of_run, config_of
@@ -85,12 +85,22 @@ def artifacts(run: RunFolder, state: RunState) -> dict[str, str]:
     return artifact_uris(request_of(run), state.attempts if config_of(run).queue else None)
 
 
-def native(run: RunFolder) -> Any:
-    """Return sagemaker.core's TrainingJob. Raise CloudError for credentials of another account."""
+def native(run: RunFolder, state: RunState) -> Any:
+    """Return sagemaker.core's TrainingJob, of a run in a queue the last one.
+
+    Raise CloudError for credentials of another account, UsageError if the queue has started none.
+    """
+    name = run.run_id
+    if config_of(run).queue:
+        if not state.attempts:
+            message = f"{name} has no training job yet: the queue has started none"
+            raise UsageError(message, hint=f"cloudtrain status {name}")
+        name = name_of(state.attempts[-1])
+
     cloud = client_of_run(run)
     require_same_account(cloud, request_of(run)["RoleArn"], run.run_id)
     with importing("sagemaker", "Run.native() needs sagemaker-core"):
-        return cloud.training_job(run.run_id)
+        return cloud.training_job(name)
 
 
 def remote_folder(run: RunFolder) -> RemoteFolder:

@@ -63,7 +63,7 @@ def artifacts(run: RunFolder, state: RunState) -> dict[str, str]:
     return artifact_uris(request_of(run))
 
 
-def native(run: RunFolder) -> Any:
+def native(run: RunFolder, state: RunState) -> Any:  # noqa: ARG001
     """Return azure-ai-ml's Job."""
     return client_of_run(run).entity(run.run_id)
 

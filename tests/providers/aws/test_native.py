@@ -100,4 +100,4 @@ def test_without_the_package_one_command_installs_it(
 def test_a_run_without_a_cloud_has_no_such_object(cloud: Cloud) -> None:
     run = submitted("native-local")
     with pytest.raises(UsageError, match="has no SDK with an object for a run"):
-        get_provider("local").native(run.folder)
+        get_provider("local").native(run.folder, run.cached_status())

@@ -11,14 +11,20 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.client import aws
 from cloudtrain.providers.shared.shapes import violations
 from tests.fakes.aws.service_models import service_model
-from tests.providers.known_sequences import KNOWN, strike_each_request
+from tests.providers.known_sequences import KNOWN
 from tests.providers.sites import ALWAYS, QUEUE, QueueSite, open_site
-from tests.providers.test_cloud_machine import NewMachine, new_machine, run_sequences, sequences
+from tests.providers.test_cloud_machine import (
+    NewMachine,
+    new_machine,
+    run_sequences,
+    sequences,
+    strike_submits,
+)
 from tests.support.clock import Clock
 
 __all__ = ["new_machine"]
@@ -55,13 +61,7 @@ def test_every_queued_job_is_known_whatever_happens(new_machine: NewMachine) -> 
 def test_every_queued_job_is_known_whichever_request_is_struck(
     new_machine: NewMachine, times: int, thorough: bool
 ) -> None:
-    machine = new_machine()
-    try:
-        strike_each_request(
-            ("error", "lost", "expired", "denied"), times, machine, thorough=thorough
-        )
-    finally:
-        machine.teardown()
+    strike_submits(new_machine, times, thorough=thorough)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,20 @@ def test_a_job_waits_at_its_place_until_there_are_machines(site: QueueSite, batc
     job = site.job_of("second")
     assert second.status().attempts == [job["TrainingJobArn"]]
     assert job.name.startswith("AWSBatchsecond")
+
+
+def test_the_object_of_the_sdk_is_of_the_training_job_that_the_queue_has_started(
+    site: QueueSite, batch: Any
+) -> None:
+    pytest.importorskip("sagemaker.core.utils.utils").SageMakerClient.reset()
+    batch.machines = 0
+    run = site.submit("native")
+    with pytest.raises(UsageError, match="the queue has started none"):
+        run.native()
+
+    batch.machines = 1
+    run.status()
+    assert run.native().training_job_name == site.job_of("native").name
 
 
 def test_a_job_that_waits_is_stopped_and_nothing_was_billed(site: QueueSite, batch: Any) -> None:
