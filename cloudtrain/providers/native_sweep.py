@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 State = Literal["running", "stopping", "succeeded", "failed", "stopped"]
+TrialState = Literal["running", "completed", "pruned", "failed", "stopped"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,19 +41,10 @@ class NativeTrial:
     """Name of its job in the cloud: the id of its run."""
     parameters: Mapping[str, Scalar]
     """Value of each setting, of the same type as in a portable trial."""
-    state: Literal["waiting", "running", "completed", "pruned", "failed", "stopped"]
+    state: TrialState
     """State as in `sweeps.state.Trial`; pruned: the service ended it early."""
-    reason: str = ""
-    value: float | None = None
-    """Latest value of the metric; None if the service does not report it."""
-    curve: Sequence[float] = ()
-    """All reports of the metric, if the service keeps them; else they are events of its run."""
-    usd: float | None = None
-    """Cost until now; None if unknown."""
-    seconds: float = 0.0
-    """Duration until now."""
-    run: DiscoveredRun | None = None
-    """Values for an ordinary run of it; None before there is a job to watch."""
+    run: DiscoveredRun
+    """Values for an ordinary run of it, whose events hold its reports and its cost."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,13 +60,6 @@ class NativeSweepState:
     reason: str = ""
     trials: Sequence[NativeTrial] = ()
     """All trials, by number."""
-    url: str = ""
-    """Page of the sweep in the cloud's console."""
-
-    @property
-    def has_ended(self) -> bool:
-        """True if the state is final."""
-        return self.state in ("succeeded", "failed", "stopped")
 
 
 class NativeSweeps(Protocol):

@@ -155,14 +155,13 @@ class NativeMirror:
 
     def _begin(self, trial: NativeTrial) -> None:
         """Create an ordinary run for a trial and record it."""
-        if trial.run is not None:
-            # It exists if an earlier driver was killed here.
-            with suppress(RunExists):
-                self._store.create(trial.name, trial.run.documents(), trial.run.submitting)
+        # It exists if an earlier driver was killed here.
+        with suppress(RunExists):
+            self._store.create(trial.name, trial.run.documents(), trial.run.submitting)
 
-            folder = RunFolder(self._store.runs_dir / trial.name)
-            if History(folder).read().ref is None:
-                folder.append(trial.run.submitted)
+        folder = RunFolder(self._store.runs_dir / trial.name)
+        if History(folder).read().ref is None:
+            folder.append(trial.run.submitted)
 
         cap = self._definition.trial_cap
         now = time.time()

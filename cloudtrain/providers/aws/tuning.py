@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.planning.launch import Request
 from cloudtrain.planning.sagemaker import GRACE_SECONDS, instance_of
@@ -34,7 +34,7 @@ from cloudtrain.providers.aws.tuning_request import (
 )
 from cloudtrain.providers.aws.tuning_rules import tuning_issues
 from cloudtrain.providers.discovered_run import DiscoveredRun, adopted
-from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial, State
+from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial, State, TrialState
 from cloudtrain.providers.progress import Progress
 from cloudtrain.providers.shared.idempotent_create import is_new, settle
 from cloudtrain.runs.logs import Observation, Record
@@ -126,15 +126,8 @@ class SageMakerTuning:
         for page in cloud.pages("sagemaker", operation, **question):
             listed += page.get("TrainingJobSummaries", [])
 
-        url = ref.get("url", "")
-        stop_event = state.stop_requested
         return sweep_state(
-            folder,
-            body,
-            described,
-            listed,
-            stop_requested=bool(stop_event),
-            url=url,
+            folder, body, described, listed, stop_requested=bool(state.stop_requested)
         )
 
     def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
@@ -149,7 +142,6 @@ def sweep_state(
     listed: Sequence[Mapping[str, Any]],
     *,
     stop_requested: bool,
-    url: str,
 ) -> NativeSweepState:
     """Return the sweep and its trials. `body`: the request; `listed`: the training jobs."""
     rules = folder.document("job.json", {"tuned": dict})["tuned"]
@@ -167,9 +159,6 @@ def sweep_state(
                 name=job["TrainingJobName"],
                 parameters=parameters_of(rules, job["TunedHyperParameters"]),
                 state=_trial_state(job, is_stopping=is_stopping),
-                reason=readable_reason(str(job.get("FailureReason") or "")),
-                value=_value(job),
-                seconds=_seconds(job),
                 run=_run_of(title, config, body, job),
             )
         )
@@ -181,17 +170,12 @@ def sweep_state(
     if state == "stopped" and has_time_limit and not stop_requested:
         state = "succeeded"
         reason = "the time of the budget is over"
-    if state == "succeeded" and all(trial.value is None for trial in trials):
+    if state == "succeeded" and not any(map(_has_value, listed)):
         state = "failed"
         metric = tuned["HyperParameterTuningJobObjective"]["MetricName"]
         reason = reason or f"no trial reported {metric}"
 
-    return NativeSweepState(
-        state=state,
-        reason=reason,
-        trials=trials,
-        url=url,
-    )
+    return NativeSweepState(state=state, reason=reason, trials=trials)
 
 
 def _age(job: Mapping[str, Any]) -> tuple[float, int]:
@@ -208,9 +192,7 @@ def _count(job: Mapping[str, Any]) -> int:
     return int(count)
 
 
-def _trial_state(
-    job: Mapping[str, Any], *, is_stopping: bool
-) -> Literal["running", "completed", "pruned", "failed", "stopped"]:
+def _trial_state(job: Mapping[str, Any], *, is_stopping: bool) -> TrialState:
     """Return a trial's state; without a stop of the sweep, Hyperband or the budget ended it."""
     match str(job["TrainingJobStatus"]):
         case "Completed":
@@ -223,19 +205,9 @@ def _trial_state(
     return "running"
 
 
-def _value(job: Mapping[str, Any]) -> float | None:
-    value = (job.get("FinalHyperParameterTuningJobObjectiveMetric") or {}).get("Value")
-    if value is None:
-        return None
-
-    return float(value)
-
-
-def _seconds(job: Mapping[str, Any]) -> float:
-    began = timestamp(job.get("TrainingStartTime"))
-    if not began:
-        return 0.0
-    return max(0.0, (timestamp(job.get("TrainingEndTime")) or time.time()) - began)
+def _has_value(job: Mapping[str, Any]) -> bool:
+    metric = job.get("FinalHyperParameterTuningJobObjectiveMetric") or {}
+    return metric.get("Value") is not None
 
 
 def _run_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.planning.azureml import STOP_FILE
@@ -26,7 +26,7 @@ from cloudtrain.providers.azure.sweep_request import (
 )
 from cloudtrain.providers.azure.sweep_rules import sweep_job_issues
 from cloudtrain.providers.discovered_run import adopted
-from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial, State
+from cloudtrain.providers.native_sweep import NativeSweepState, NativeTrial, State, TrialState
 from cloudtrain.providers.shared.idempotent_create import is_new, own_tags, settle
 from cloudtrain.runs.logs import Observation
 from cloudtrain.runs.record import RunRecord
@@ -45,7 +45,7 @@ _GONE = "Azure ML does not know this sweep job (any more)"
 BEST = "best_child_run_id"
 """Property of a sweep job with its best trial; azure-ai-ml downloads by it."""
 
-_TRIAL_STATES: Mapping[str, Literal["completed", "pruned", "failed", "stopped"]] = {
+_TRIAL_STATES: Mapping[str, TrialState] = {
     "Completed": "completed",
     "Failed": "failed",
     "Canceled": "stopped",
@@ -220,12 +220,7 @@ def sweep_state(
             )
         )
 
-    return NativeSweepState(
-        state=state,
-        reason=reason,
-        trials=trials,
-        url=url,
-    )
+    return NativeSweepState(state=state, reason=reason, trials=trials)
 
 
 def _state_of(
