@@ -229,6 +229,7 @@ class SweepState:
     def _report(self, trial: Trial, event: Reported) -> None:
         value = math.nan if event.value is None else event.value
         trial.curve.append(value)
+        trial.position = event.position
         trial.reported_by = trial.run
 
         if self.reached is None and self._is_target(value):

@@ -213,6 +213,12 @@ def test_a_run_goes_on_from_the_run_that_made_the_latest_report() -> None:
     assert [run.resumes for run in trial.runs] == ["", "digits-k2x9-t000", "digits-k2x9-t000"]
 
 
+def test_a_trial_has_the_position_of_its_latest_report() -> None:
+    life = running()
+    life.write(Reported(time=1.0, trial=0, report=1, value=0.5, position=22.0))
+    assert life.state.trials[0].position == 22.0
+
+
 def test_the_best_trial_is_the_one_with_the_best_latest_value() -> None:
     life = running(trials=5, parallel=5, goal="maximize")
     curves: list[list[float | None]] = [[0.9, 0.5], [0.7], [0.8], [None], [0.7]]
