@@ -68,7 +68,7 @@ class Instance:
 @cache
 def instances(provider: str) -> tuple[Instance, ...]:
     """Return all rows of a provider's table."""
-    return tuple(_instance(provider, row) for row in read_table(provider))
+    return tuple(_instance(provider, row) for row in table(provider))
 
 
 def _instance(provider: str, row: Mapping[str, str]) -> Instance:
@@ -109,16 +109,6 @@ def _number(text: str) -> float | None:
 def home_region(provider: str) -> str:
     """Return the region of the prices in the table."""
     return instances(provider)[0].region
-
-
-def read_table(name: str) -> list[dict[str, str]]:
-    """Return the rows of a CSV table beside this file, by column name."""
-    import csv
-
-    # importlib.resources is slow to import.
-    return list(
-        csv.DictReader(Path(__file__).with_name(f"{name}.csv").read_text("utf-8").splitlines())
-    )
 
 
 def names_of(row: Instance) -> tuple[str, ...]:
@@ -226,8 +216,12 @@ def registry_domain(region: str) -> str:
 
 @cache
 def table(name: str) -> tuple[dict[str, str], ...]:
-    """Return the rows of a table of this folder, which is read once."""
-    return tuple(read_table(name))
+    """Return the rows of a table of this folder by column name; it is read once."""
+    import csv
+
+    # importlib.resources is slow to import.
+    text = Path(__file__).with_name(f"{name}.csv").read_text("utf-8")
+    return tuple(csv.DictReader(text.splitlines()))
 
 
 @cache

@@ -29,42 +29,14 @@ class Price:
     as_of: str
     source: str
 
-    def age_days(self, now: float) -> int | None:
-        """Return the age in days, or None for an incomplete date. `now`: a Unix timestamp."""
+    def age_days(self, time_now: float) -> int | None:
+        """Return the age in days, or None for an incomplete date. `time_now`: a Unix timestamp."""
         try:
             taken = date.fromisoformat(self.as_of)
         except ValueError:
             return None
 
-        return (datetime.fromtimestamp(now, UTC).date() - taken).days
-
-
-def price_of(
-    provider: str,
-    types: Sequence[str],
-    region: str,
-    user_table: Mapping[tuple[str, str], Price] | None = None,
-) -> Price | None:
-    """Return the highest price of these types in a region, or None if one is unknown.
-
-    `user_table`: prices that win over our table, by (type, region); "" for any region. See
-    `prices_in_force`.
-    """
-    prices = []
-    user_table = user_table or {}
-    for name in types:
-        row = find_instance(provider, name)
-        spelt = row.instance_type if row else name  # Azure ignores case
-        keys = ((name, region), (name, ""), (spelt, region), (spelt, ""))
-        own_prices = [user_table[key] for key in keys if key in user_table]
-        if own_prices:
-            prices.append(own_prices[0])
-        elif row is not None and row.usd_per_hour is not None and row.region == region:
-            prices.append(Price(usd=row.usd_per_hour, as_of=row.as_of, source=row.source))
-        else:
-            return None
-
-    return max(prices, key=lambda price: price.usd, default=None)
+        return (datetime.fromtimestamp(time_now, UTC).date() - taken).days
 
 
 def user_prices(path: str | None) -> tuple[dict[tuple[str, str], Price], list[Issue]]:
@@ -100,7 +72,20 @@ class RegionalPrices(NamedTuple):
 
     def price_of(self, *types: str) -> Price | None:
         """Return the highest price of these types, or None if one is unknown."""
-        return price_of(self.provider, types, self.region, self.table)
+        prices = []
+        for name in types:
+            row = find_instance(self.provider, name)
+            spelt = row.instance_type if row else name  # Azure ignores case
+            keys = ((name, self.region), (name, ""), (spelt, self.region), (spelt, ""))
+            listed = [self.table[key] for key in keys if key in self.table]
+            if listed:
+                prices.append(listed[0])
+            elif row is not None and row.usd_per_hour is not None and row.region == self.region:
+                prices.append(Price(usd=row.usd_per_hour, as_of=row.as_of, source=row.source))
+            else:
+                return None
+
+        return max(prices, key=lambda price: price.usd, default=None)
 
     def unpriced(self, *types: str) -> tuple[str, ...]:
         """Return the machines of a list whose price is unknown; none for a single machine."""
@@ -185,6 +170,8 @@ def read_prices(text: str) -> dict[tuple[str, str], Price]:
     """
     import csv
 
+    from cloudtrain.catalog.price_tables import price_or_none  # few have a table
+
     table: dict[tuple[str, str], Price] = {}
     rows = csv.DictReader(text.splitlines())
     if not {"instance_type", "usd_per_hour"} <= set(rows.fieldnames or ()):
@@ -193,14 +180,9 @@ def read_prices(text: str) -> dict[tuple[str, str], Price]:
         )
 
     for number, row in enumerate(rows, 2):
-        try:
-            usd = float(row["usd_per_hour"])
-            if not 0 < usd < 1e6:
-                raise ValueError
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"line {number}: {row['usd_per_hour']!r} is not a price per hour"
-            ) from None
+        usd = price_or_none(row["usd_per_hour"])
+        if usd is None:
+            raise ValueError(f"line {number}: {row['usd_per_hour']!r} is not a price per hour")
 
         key = (row["instance_type"].strip(), (row.get("region") or "").strip())
         table[key] = Price(usd=usd, as_of=(row.get("as_of") or "").strip(), source=OWN_TABLE)

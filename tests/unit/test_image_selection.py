@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.api.context import resolve_targets
-from cloudtrain.catalog import read_table
+from cloudtrain.catalog import table
 from cloudtrain.errors import SourceError
 from cloudtrain.planning.recipe import our_recipe, recipe_of
 from cloudtrain.planning.reference import ACR, ECR, Address, is_loopback, parse_address
@@ -62,7 +62,7 @@ def test_an_address_has_a_registry_a_repository_and_a_reference(text: str) -> No
 AWS_HOST = "123456789012.dkr.ecr.us-east-1"
 HOSTS = f"""
 this machine: 127.0.0.1 127.0.0.1:5000 127.8.8.8:1 localhost:5000 [::1]:5000
-AWS: {" ".join(sorted(f"{AWS_HOST}.{row['domain']}" for row in read_table("dlc_accounts")))}
+AWS: {" ".join(sorted(f"{AWS_HOST}.{row['domain']}" for row in table("dlc_accounts")))}
 Azure: mine.azurecr.io mine.azurecr.cn mine.azurecr.us mine-a1b2c3.azurecr.io
 Azure: mine.eastus.geo.azurecr.io
 nobody: localhost.evil.com 127.0.0.1.evil.com 10.0.0.1:5000 ghcr.io

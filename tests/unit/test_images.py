@@ -87,7 +87,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Addresses:
 def rewrite(addresses: Addresses) -> None:
     """Rewrite both tables from the SDK's data."""
     places: dict[str, tuple[str, str]] = {}
-    cuda = {row["version"]: row["cuda"] for row in images.read_table("dlc")}
+    cuda = {row["version"]: row["cuda"] for row in images.table("dlc")}
     versions = ["version,python,cuda,without"]
     for version, regions in addresses.items():
         python = ""
