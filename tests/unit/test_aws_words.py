@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from cloudtrain.providers.aws.errors import refuse_foreign_answers, translated
 from cloudtrain.providers.aws.phases import final_state, instances_of, phase_event, phase_of
 from cloudtrain.providers.aws.results import with_control_characters
 from cloudtrain.providers.aws.submit import job_reference
-from cloudtrain.providers.shared.downloads import safe_join
+from cloudtrain.providers.shared.downloads import draft_of, safe_join
 from cloudtrain.providers.shared.idempotent_create import own_tags, same_submission, tags
 from cloudtrain.providers.shared.paths import file_name
 from cloudtrain.runs.state import RunState
@@ -360,3 +361,18 @@ def test_a_status_without_a_word_of_ours_is_shown_as_itself(
     answer = described(status, secondary)
     assert phase_of(answer) == shown
     assert final_state(answer) is None
+
+
+def test_a_download_may_have_the_longest_name_that_a_disk_takes(tmp_path: Path) -> None:
+    path = tmp_path / ("é" * 127)
+    with draft_of(path) as draft:
+        draft.write_text("weights")
+        assert not path.exists()
+    assert path.read_text() == "weights"
+
+
+def test_a_download_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    with suppress(OSError), draft_of(tmp_path / "model.pt") as draft:
+        draft.write_text("half")
+        raise OSError
+    assert not list(tmp_path.iterdir())

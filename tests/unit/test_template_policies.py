@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.providers.azure.declaration import DECLARATION
-from cloudtrain.providers.azure.rights import WORKSPACES
 from tests.fakes.aws.policies import Attempt, Statement, actions, is_allowed, resources
+from tests.fakes.azure.account import WORKSPACES
 from tests.fakes.azure.permissions import KNOWN
 from tests.fakes.azure.rights import BUILT_IN, SCIENTIST, role_of
 from tests.support.aws_template import (

@@ -28,7 +28,7 @@ from s3transfer.subscribers import BaseSubscriber
 from cloudtrain.errors import CloudError, unreadable
 from cloudtrain.providers.aws.errors import NOT_CONNECTED, refuse_foreign_answers, translated
 from cloudtrain.providers.progress import Progress
-from cloudtrain.providers.shared.downloads import StoredFile
+from cloudtrain.providers.shared.downloads import StoredFile, draft_of
 from cloudtrain.providers.shared.idempotent_create import Attempt
 from cloudtrain.providers.shared.recording import recording
 from cloudtrain.providers.shared.transfers import Count, counter
@@ -157,7 +157,7 @@ class AwsClient:
     ) -> bool:
         """Store a file with a content-derived key; return True if it was sent.
 
-        Its name is no proof of what lies there. A small file is sent again, in one call. A large one
+        Its name alone proves nothing of its content. A small file is sent again, in one call. A large one
         is sent, in parts, unless S3's own checksum equals the file's.
         """
         size = path.stat().st_size
@@ -235,19 +235,14 @@ class AwsClient:
 
     def download(self, bucket: str, key: str, size: int, path: Path, count: Count) -> None:
         """Download one object of a size in bytes; the file appears only when it is complete."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
         subscribers = [ProgressCallbackInvoker(count), _KnownSize(size)]
         client = self._client("s3")
-        try:
-            with (
-                self._calling("get_object", f"s3://{bucket}/{key}"),
-                create_transfer_manager(client, _TRANSFERS) as manager,
-            ):
-                manager.download(bucket, key, str(draft), subscribers=subscribers).result()
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        with (
+            draft_of(path) as draft,
+            self._calling("get_object", f"s3://{bucket}/{key}"),
+            create_transfer_manager(client, _TRANSFERS) as manager,
+        ):
+            manager.download(bucket, key, str(draft), subscribers=subscribers).result()
 
     def training_job(self, name: str) -> Any:
         """Return a job as sagemaker.core's TrainingJob, whose own calls have these credentials."""

@@ -217,7 +217,6 @@ def section_of(plan: Plan) -> AwsSection:
 
 def job_of(plan: Plan) -> JobDocument:
     """Return the job document, with the channels of the inputs and the stores of the secrets."""
-    provider = plan.target.provider
     job = job_document(plan)
     inputs = {}
     for name in plan.spec.inputs:
@@ -227,7 +226,7 @@ def job_of(plan: Plan) -> JobDocument:
         job,
         checkpoint_keep=max(MIN_KEPT_CHECKPOINTS, plan.spec.checkpoints.keep),
         inputs=inputs,
-        secrets={name: places[provider] for name, places in plan.spec.secrets.items()},
+        secrets=plan.secrets,
     )
 
 
@@ -463,16 +462,18 @@ def export(plan: Plan) -> Export:
 
     copies = []
     for item in plan.context.uploads.values():
-        recursive = [] if item.file else ["--recursive"]
-        copies.append(["aws", "s3", "cp", item.path, upload_uri(plan, item), *recursive])
-        copies[-1] += copy_options
+        command = ["aws", "s3", "cp", item.path, upload_uri(plan, item)]
+        if not item.file:
+            command.append("--recursive")
+        copies.append(command + copy_options)
 
     def copy(name: str, channel: str) -> list[str]:
         return ["aws", "s3", "cp", name, channel_uri(body, channel) + name, *copy_options]
 
-    create = ["aws", "sagemaker", "create-training-job", *place]
+    create = ["aws", "sagemaker", "create-training-job"]
     if document is not body:
-        create = ["aws", "batch", "submit-service-job", *place]
+        create = ["aws", "batch", "submit-service-job"]
+    create += place
     create += ["--cli-input-json", "file://request.json"]
     return Export(
         files={"request.json": as_text(document), JOB_FILE: as_text(plan.request.job.to_json())},

@@ -36,7 +36,8 @@ CURATED_MORE = (
 """Its packages besides the usual ones, by its documentation."""
 
 # Compiled late: most plans need few of them.
-_ASSET = r"azureml:[\w.-]+(:[\w.-]+|@[\w.-]+)"
+ASSET = r"azureml:[\w.-]+(:[\w.-]+|@[\w.-]+)"
+"""A registered environment, data asset or model."""
 _REGISTRY = r"azureml://registries/[\w.-]+/environments/[\w.-]+/(versions|labels)/[\w.-]+"
 _DOCKER = r"[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][\w.-]*)*(:[\w.-]{1,128})?(@sha256:[0-9a-f]{64})?"
 
@@ -97,7 +98,7 @@ def _wrong(image: str) -> tuple[str, str] | None:
         hint = "one per provider: {aws: …, azure: myregistry.azurecr.io/train:1}"
         return f"{image} is in AWS's registry, where Azure ML cannot log in", hint
     if image.startswith("azureml:"):
-        if re.fullmatch(f"{_ASSET}|{_REGISTRY}", image):
+        if re.fullmatch(f"{ASSET}|{_REGISTRY}", image):
             return None
         hint = (
             "azureml:NAME:VERSION, azureml:NAME@latest or"

@@ -269,7 +269,7 @@ def job_of(plan: Plan) -> JobDocument:
     return replace(
         job_document(plan),
         stop_after_seconds=seconds - min(margin, seconds // 5),
-        secrets={name: places[plan.target.provider] for name, places in plan.spec.secrets.items()},
+        secrets=plan.secrets,
     )
 
 

@@ -15,7 +15,6 @@ import yaml
 
 from cloudtrain.bundle import bundled
 
-WORKSPACES = "Microsoft.MachineLearningServices/workspaces"
 _BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
 READ_BLOBS = f"{_BLOBS}/read"
 WRITE_BLOBS = f"{_BLOBS}/write"
@@ -36,8 +35,13 @@ def rights_of(who: str) -> Mapping[str, Any]:
 
 
 def missing(granted: Iterable[Mapping[str, Any]], actions: Iterable[str]) -> list[str]:
-    """Return the actions that none of these permissions of Azure Resource Manager grants."""
-    return [action for action in actions if not any(_grants(each, action) for each in granted)]
+    """Return the actions that these permissions of Azure Resource Manager do not grant."""
+    lacking = []
+    for action in actions:
+        if not any(_grants(permission, action) for permission in granted):
+            lacking.append(action)
+
+    return lacking
 
 
 def _grants(permission: Mapping[str, Any], action: str) -> bool:

@@ -25,7 +25,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.request_overrides import RequestForm, reserved_issues, without_removed
 from cloudtrain.providers.azure.account import format_issues
 from cloudtrain.providers.azure.config import AzureConfig
-from cloudtrain.providers.azure.image import check_image_name
+from cloudtrain.providers.azure.image import ASSET, check_image_name
 from cloudtrain.providers.azure.request import (
     EARLY_TERMINATION,
     FORM,
@@ -75,7 +75,6 @@ _DATASTORE = r"azureml://datastores/[a-zA-Z0-9_]+/paths/.*"
 _LONG_PATH = r"azureml://subscriptions/[^/]+/resource[gG]roups/[^/]+/workspaces/[^/]+/datastores/.+"
 _REGISTRY = r"azureml://registries/[^/]+/(data|models)/[^/]+/(versions|labels)/[^/]+/?"
 _OUTPUT = r"azureml://jobs/[^/]+/outputs/[^/]+(/paths/.*)?"
-_ASSET = r"azureml:[\w.-]+(:[\w.-]+|@[\w.-]+)"
 _VAULT = r"[a-zA-Z][a-zA-Z0-9-]{2,23}|https://[a-zA-Z0-9.-]+(:\d+)?/secrets"
 _KEYVAULT = rf"keyvault:({_VAULT})/[0-9a-zA-Z-]{{1,127}}(/[0-9a-f]{{32}})?(#.+)?"
 _PUBLIC_KEY = r"(ssh-(rsa|ed25519)|ecdsa-sha2-\S+) \S+( .*)?"
@@ -169,8 +168,8 @@ def _contradictions(
         items = mapping_of(request, section)
         for name in items:
             value = str(mapping_of(items, name).get(key, ""))
-            given = mapping_of(mapping_of(document, section), name).get("type", "")
-            if value and value.lower().startswith(begin) and str(given).lower() != kind:
+            actual = mapping_of(mapping_of(document, section), name).get("type", "")
+            if value and value.lower().startswith(begin) and str(actual).lower() != kind:
                 yield (section, name, key), f"is for type: {kind} only", f"type: {kind}"
 
 
@@ -191,7 +190,7 @@ def _distribution(plan: Plan) -> Iterator[Issue]:
     if kind == "ray":
         yield Issue((*at, "type"), _NO_RAY, _RAY_IN_COMMAND)
         return
-    if kind not in _DISTRIBUTIONS:  # the schema says so
+    if kind not in _DISTRIBUTIONS:  # the schema reports it
         return
 
     keys = ("type", *_DISTRIBUTIONS[kind])
@@ -246,8 +245,8 @@ def override_issues(values: Mapping[str, Any], form: RequestForm, shape: str) ->
             yield replace(violation, path=path, severity="error")
 
 
-def _are_nested(path: Keys, other: Keys) -> bool:
-    return all(key == other_key for key, other_key in zip(path, other, strict=False))
+def _are_nested(path: Keys, second: Keys) -> bool:
+    return all(key == other_key for key, other_key in zip(path, second, strict=False))
 
 
 def sdk_issues(plan: Plan) -> list[Issue]:
@@ -331,7 +330,7 @@ def _input_problem(location: str, kind: str) -> tuple[str, str] | None:
             return f"{location} is not a datastore path", "azureml://datastores/NAME/paths/FOLDER/"
         if "/models/" in location and re.match(_REGISTRY, location) and "model" not in kind:
             return f"{location} is a model", "type: model, mlflow_model or triton_model"
-    elif location.startswith("azureml:") and not re.fullmatch(_ASSET, location):
+    elif location.startswith("azureml:") and not re.fullmatch(ASSET, location):
         hint = "azureml:NAME:VERSION or azureml:NAME@latest"
         return f"{location} does not name a data asset", hint
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.providers.azure.error_codes import KEYS_FORBIDDEN
 from cloudtrain.providers.azure.errors import refuse_unreadable_storage, translated
 from cloudtrain.providers.azure.rights import DELETE_BLOBS, READ_BLOBS, WRITE_BLOBS
-from cloudtrain.providers.shared.downloads import StoredFile
+from cloudtrain.providers.shared.downloads import StoredFile, draft_of
 from cloudtrain.providers.shared.transfers import Count
 from cloudtrain.source.inputs import SentFile
 
@@ -145,18 +144,12 @@ class BlobContainer:
             count(current - loaded)
             loaded = current
 
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name[:200]}.{os.urandom(4).hex()}.part")
-
         def read(client: ContainerClient) -> None:
             with draft.open("wb") as file:
                 client.download_blob(name, progress_hook=hook).readinto(file)
 
-        try:
+        with draft_of(path) as draft:
             self._call(read, "reading a blob", name, READ_BLOBS)
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
 
     def upload(self, name: str, file: SentFile) -> None:
         """Upload a file, replacing an existing blob; a large one in blocks."""
@@ -182,7 +175,7 @@ class BlobContainer:
 
         Return how many deleted blobs and versions stay; None if the account does not list them.
         """
-        names = {*self._call(partial(_names, prefix=folder), "listing blobs", folder, READ_BLOBS)}
+        names = set(self._call(partial(_names, prefix=folder), "listing blobs", folder, READ_BLOBS))
         for name in (*sorted(names - {last}, reverse=True), last):
             self._call(partial(_delete, name=name), "deleting a blob", name, DELETE_BLOBS)
 

@@ -7,7 +7,8 @@ that a download that was cut short continues.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,6 +42,18 @@ def safe_join(folder: Path, name: str) -> Path:
         raise StorageError(message, hint="run cloudtrain in WSL to fetch it")
 
     return folder.joinpath(*parts)
+
+
+@contextmanager
+def draft_of(path: Path) -> Iterator[Path]:
+    """Yield a file beside a path; it gets the path at the end, and is removed after an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{os.urandom(8).hex()}.part")  # the name may be as long as disks allow
+    try:
+        yield draft
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def download_all(

@@ -14,9 +14,10 @@ from cloudtrain.errors import CloudError
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.azure.account import workspace_of
 from cloudtrain.providers.azure.client import workspace
-from cloudtrain.providers.azure.rights import READ_BLOBS, WORKSPACES, WRITE_BLOBS
+from cloudtrain.providers.azure.rights import READ_BLOBS, WRITE_BLOBS
 from cloudtrain.providers.discovered_run import KnownRuns
 from cloudtrain.settings import load_settings
+from tests.fakes.azure.account import WORKSPACES
 from tests.fakes.azure.cloud import IMAGE, AzureCloud
 from tests.fakes.azure.jobs import LOG_CONTAINER
 from tests.fakes.azure.permissions import PULL, PUSH, check_push
