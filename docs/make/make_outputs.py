@@ -4,7 +4,7 @@ page.
     python docs/make/make_outputs.py docs/getting-started.md          shows where the page is out of date
     python docs/make/make_outputs.py --write docs/getting-started.md  writes what was printed into the page
 
-A page is one session: a folder, a home of its own, the files that it says to save. In an output, a
+A page is one session: a folder, a separate home, the files that it says to save. In an output, a
 line `…` stands for any lines; numbers, times, run ids and curves may differ.
 """
 
@@ -43,12 +43,12 @@ VARIABLE = (
     (re.compile(r"\d+(?:[.,]\d+)*(?:e[-+]?\d+)?"), "N"),
     (re.compile(r" {2,}"), "  "),
 )
-"""What may differ from one run to the next."""
+"""Differences between two runs that do not count."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command of a page, what the page says that it prints, and what it printed now."""
+    """One command of a page, with the output in the page and the present one."""
 
     block: Block
     command: str
@@ -56,7 +56,7 @@ class Step:
     printed: str
 
     def difference(self) -> str:
-        """Where the two differ; empty when the page is right."""
+        """Differences of the two; empty when the page is right."""
         lines = difference(self.expected, self.printed)
         return "\n".join([f"{self.block}: $ {self.command}", *lines]) if lines else ""
 
@@ -94,7 +94,7 @@ class Session:
         path.write_text(text, encoding="utf-8")
 
     def run(self, command: str) -> str:
-        """What a command prints, on both streams. A `cd` counts for those after it."""
+        """Output of a command on both streams. A `cd` counts for those after it."""
         marker = "<<folder>>"
         process = subprocess.run(
             ["bash", "-c", f"{command}\necho '{marker}'\"$PWD\""],
@@ -144,9 +144,7 @@ def split(text: str) -> list[tuple[str, str]]:
 
 
 def rewrite(page: Path, steps: list[Step]) -> None:
-    """Put what was printed into the page. An output that is right as it stands stays, also one with
-    `…`.
-    """
+    """Put what was printed into the page. A right output stays, also one with `…`."""
     fresh: dict[int, list[str]] = {}
     for step in (step for step in steps if step.block.language == "console"):
         output = step.expected if not step.difference() else step.printed
@@ -160,7 +158,7 @@ def rewrite(page: Path, steps: list[Step]) -> None:
 
 
 def difference(expected: str, printed: str) -> list[str]:
-    """The lines in which an output differs from what is shown of it, but for what may differ."""
+    """Lines of an output that differ from the page, but for `VARIABLE`."""
     if re.fullmatch(_pattern(expected), _steady(printed)):
         return []
     shown, got = (_steady(text).splitlines() for text in (expected, printed))

@@ -59,7 +59,7 @@ COLOURS = {
 
 
 def session(folder: Path) -> list[tuple[str, str]]:
-    """The commands, each with what it prints now."""
+    """Commands, each with its present output."""
     shell = Session(folder)
     for block in blocks(GUIDE):
         if "file" in block.notes:

@@ -35,7 +35,7 @@ class Block:
     language: str
     text: str
     notes: dict[str, str]
-    """What the comment before it says, by the words of `NOTES`."""
+    """Text of the comment before it, by the words of `NOTES`."""
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"

@@ -100,7 +100,7 @@ def _fields(kind: type[Record], owner: type[Record]) -> str:
 
 
 def _texts(kind: type[Record]) -> dict[str, str]:
-    """What is written under each field of a class. LookupError where nothing is."""
+    """Text under each field of a class. LookupError without one."""
     body = ast.parse(inspect.getsource(kind)).body[0]
     if not isinstance(body, ast.ClassDef):
         raise LookupError(kind)

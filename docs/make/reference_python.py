@@ -38,7 +38,7 @@ def _described(name: str, value: Any, level: int = 2) -> list[str]:
 
 
 def _signature(name: str, value: Callable[..., Any]) -> str:
-    """On one line where there is room, else a parameter a line."""
+    """On one line if it fits, else a parameter a line."""
     text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(value)))
     text = re.sub(r"^\(self(, )?", "(", text)
     if len(name + text) <= 110:
