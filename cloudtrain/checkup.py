@@ -24,10 +24,10 @@ class NotCheckedError(Exception):
     """No call that this caller may make tells the answer. The message is the reason."""
 
 
-def expect(what: str, value: object, *good: object) -> None:
-    """Raise RefusedError if the answer about a thing is none of the good ones."""
+def expect(name: str, value: object, *good: object) -> None:
+    """Raise RefusedError unless the answer about a thing is one of the good ones."""
     if value not in good:
-        raise RefusedError(f"its {what} is {value}")
+        raise RefusedError(f"its {name} is {value}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ class Check:
         return document
 
     def issue(self) -> Issue | None:
-        """Return an error if the check is wrong, a warning if nothing was checked, else None."""
+        """Return an error if the check is wrong, a warning if the thing was not checked, else None."""
         if self.is_wrong:
             return Issue(self.setting, f"{self.name}: {self.answer}", self.fix or None)
         if self.verdict == "not checked":
@@ -116,9 +116,10 @@ class Question:
         return self._answered(error.what, "wrong", fix, error.exit_code)
 
     def asked(self, ask: Callable[..., str | None], *things: Any) -> Check:
-        """Return the check of a thing that `ask` looks for, in words; None for `it is`.
+        """Return the check of a thing that `ask` looks for.
 
-        It raises NotCheckedError, RefusedError for a thing that does not do, or a call's error.
+        It returns the answer, None for `it is`. It raises NotCheckedError, RefusedError for a thing
+        that does not do, or a call's error.
         """
         try:
             return self.found(ask(*things) or "it is")

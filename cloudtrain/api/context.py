@@ -75,7 +75,7 @@ def read_context(
         _refuse_runs_inside(data_dir, tree)
 
     _check_entrypoint(spec, tree)
-    sources = tree.own
+    sources = tree.own_entries
     requirements = _requirements(spec, tree)
     requested = _requested(spec, tree, requirements)
     git = git_state(folder)
@@ -224,7 +224,7 @@ def _requirements(spec: JobSpec, tree: SourceTree) -> str:
     Raise SourceError if it is not archived.
     """
     dependencies = spec.dependencies
-    paths = {entry.path for entry in tree.own}
+    paths = {entry.path for entry in tree.own_entries}
     if dependencies.file and dependencies.file not in paths:
         raise SourceError(
             f"{dependencies.file} is not in the archive: .gitignore or .cloudtrainignore leaves it out",
@@ -247,7 +247,7 @@ def _requested(spec: JobSpec, tree: SourceTree, file: str) -> Requested:
     else:
         requested = requested_list(listed)
 
-    archived = {entry.path for entry in tree.own}
+    archived = {entry.path for entry in tree.own_entries}
 
     for name in requested.files:
         if name not in archived:
@@ -333,7 +333,10 @@ def changed_files(plan: Plan) -> list[str]:
     with suppress(UsageError, SourceError, OSError, UnicodeDecodeError, *DAMAGED):
         tree = _scan_again(plan)
         if tree.digest != plan.context.source.digest:
-            names = {entry.path for entry in set(tree.own) ^ set(packed_entries(archive_of(plan)))}
+            names = {
+                entry.path
+                for entry in set(tree.own_entries) ^ set(packed_entries(archive_of(plan)))
+            }
         if root != folder and read_source(folder).text != plan.spec_text:
             names.add(FILE)
 

@@ -123,7 +123,7 @@ def names_of(row: Instance) -> tuple[str, ...]:
 
 @cache
 def all_gpu_names() -> tuple[str, ...]:
-    """Return every name that a spec may have: also sizes that say no more, and makers' names."""
+    """Return every name that a spec may have: also redundant sizes, and makers' names."""
     names = set(gpu_names())
     for provider in PROVIDERS:
         for row in instances(provider):

@@ -46,7 +46,7 @@ _LIBRARY = re.compile(
 )
 
 _FOLDERS = re.compile(r"(?:site|dist)-packages[/\\]|^/.*/nodes/\d+/source/")
-"""Pattern of what stands in front of a short place: folders of packages, and of a local node."""
+"""Pattern of the beginning that a short place leaves out: folders of packages, and of a local node."""
 
 _MAX_RANKS_NAMED = 8
 
@@ -298,7 +298,7 @@ class Candidate:
     chain: list[Candidate] = field(default_factory=list)
     """Exceptions that led to it, or that its group holds, the nearest first."""
     is_direct: bool = False
-    """True if the chain was told by `raise … from` or by a group: its end is the cause."""
+    """True for a chain by `raise … from` or of a group: its end is the cause."""
 
     @property
     def members(self) -> list[Candidate]:

@@ -81,7 +81,7 @@ class Diagnosis:
     """Root cause in one sentence."""
     confidence: Confidence
     headline: str = ""
-    """What failed, with the exception's own message; empty if nothing is known."""
+    """The failed rank or line, with the exception's own message; empty if unknown."""
     rule: Rule | None = None
     """Matching rule; None for an unknown failure."""
     evidence: tuple[Evidence, ...] = ()
@@ -346,16 +346,16 @@ def diagnose_cause(cause: Cause, search: Search, notes: Sequence[str] = ()) -> D
     The error is the cause, unless it is a consequence. If it only shows how a process ended, the
     log of that rank, the kernel, an engine or a scheduler may say more.
     """
-    own = _candidate_of(cause, search)
-    better = _better(own, cause, search)
-    diagnosis = diagnose_candidate(better or own, search, notes)
+    reported = _candidate_of(cause, search)
+    better = _better(reported, cause, search)
+    diagnosis = diagnose_candidate(better or reported, search, notes)
     headline = one_line(cause)
     last_lines = diagnosis.last_lines
     printed = search.last_printed(cause.rank, cause.node)
 
     if _is_exit(cause) and better is not None:
         headline += f": {_described(better)}"
-    elif _is_exit(cause) and own.is_symptom and printed:
+    elif _is_exit(cause) and reported.is_symptom and printed:
         headline += f"; it printed last: {printed[-1].text}"
         last_lines = printed
 
@@ -397,11 +397,11 @@ def _candidate_of(cause: Cause, search: Search) -> Candidate:
     return candidate
 
 
-def _better(own: Candidate, cause: Cause, search: Search) -> Candidate | None:
+def _better(reported: Candidate, cause: Cause, search: Search) -> Candidate | None:
     """Return the candidate of a log that says more than the launcher's error, or None."""
-    if not _is_open(own, cause):
+    if not _is_open(reported, cause):
         return None
-    if cause.consequence or own.is_consequence:
+    if cause.consequence or reported.is_consequence:
         best = search.best()
         if best is None or best.kind >= CONSEQUENCE:
             return None
@@ -425,13 +425,13 @@ def _better(own: Candidate, cause: Cause, search: Search) -> Candidate | None:
     return best
 
 
-def _is_open(own: Candidate, cause: Cause) -> bool:
+def _is_open(reported: Candidate, cause: Cause) -> bool:
     """Return True if a log may say more than the launcher's error."""
-    if cause.consequence or own.is_consequence or own.is_symptom:
+    if cause.consequence or reported.is_consequence or reported.is_symptom:
         return True
 
     is_code_alone = cause.message.removeprefix("exited with code ").isdigit()
-    return is_code_alone or (_is_exit(cause) and own.rule is None)
+    return is_code_alone or (_is_exit(cause) and reported.rule is None)
 
 
 def _lines_of_success(folder: RunFolder, ends: tuple[int, int]) -> frozenset[str]:

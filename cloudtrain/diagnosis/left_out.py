@@ -44,7 +44,7 @@ def _rule_that_leaves_out(root: Path, path: PurePosixPath) -> str:
         return ""
 
     archived = walk(str(root))
-    names = [*(name for name, _ in archived.files), *archived.links]
+    names = [name for name, _ in archived.files] + archived.links
     if any(PurePosixPath(name).is_relative_to(path) for name in names):
         return ""
 

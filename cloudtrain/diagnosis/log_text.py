@@ -187,9 +187,10 @@ def read_log(file: IO[bytes], source: str, notes: list[str]) -> Iterator[Evidenc
         texts = _messages(whole)
         match = _RANK_OF_FILE.search(name)
         rank = int(match[1] or match[2]) if match else None
-        lines = [
-            line for text in texts for line in evidence_of(text, source, number, rank, stream=name)
-        ]
+        lines: list[Evidence] = []
+        for text in texts:
+            lines += evidence_of(text, source, number, rank, stream=name)
+
         odd += not lines and any(text.strip() for text in texts)
         count += 1
         yield from lines

@@ -50,32 +50,32 @@ _LACKING = (
         "look at the key or file of the data that it read (num_workers=0 shows which)",
     ),
 )
-"""What is missing, by the text of an exception and its frames."""
+"""Missing part, by the text of an exception and its frames."""
 
 
 def remedy_of_place(raised: Raised) -> str:
     """Return what to look at, by the innermost frames and the message; empty if neither helps."""
     advice = fitting(_LACKING, raised.described)
-    own = raised.own_frame
+    own_frame = raised.own_frame
     inner = raised.described
-    if own is not None:
-        inner = inner.partition(f" in {own.file}:{own.line}")[0]
+    if own_frame is not None:
+        inner = inner.partition(f" in {own_frame.file}:{own_frame.line}")[0]
 
     packages = list(dict.fromkeys(_PACKAGE.findall(inner)))
 
     if raised.name in _OF_VERSIONS and len(packages) > 1:
         where = f"{packages[1]} does not fit {packages[0]}"
         advice = advice or "update both, or pin releases of them that go together"
-    elif own is None:
+    elif own_frame is None:
         return advice
-    elif own is raised.frames[-1]:
-        where = f"your code ({own.place})"
-        code = own.code
+    elif own_frame is raised.frames[-1]:
+        where = f"your code ({own_frame.place})"
+        code = own_frame.code
         if len(code) > MAX_CODE:
             code = code[: MAX_CODE - 1] + "…"
         if code:
             where += f" stopped at `{code}`"
     else:
-        where = f"your code ({own.place}) called {raised.frames[-1].place}"
+        where = f"your code ({own_frame.place}) called {raised.frames[-1].place}"
 
     return f"{where}; {advice or 'compare its values with what the message asks for'}"

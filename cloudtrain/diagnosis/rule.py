@@ -49,7 +49,7 @@ class Rule:
     source: str
     """Address of documentation or a discussion."""
     is_consequence: bool = False
-    """True if another process caused it: a root cause only if nothing else is known."""
+    """True if another process caused it: a root cause only for want of another."""
     is_symptom: bool = False
     """True if it shows how a process ended and not why, such as by SIGKILL."""
 
@@ -60,9 +60,9 @@ class Rule:
         return not (self.unless and _compiled(self.unless).search(text))
 
     def names_cause(self, text: str) -> bool:
-        """Return True if a line that matches has no other cause than this one."""
+        """Return True if this is the only possible cause of a matching line."""
         is_sure = not self.is_consequence and not self.is_symptom
-        return is_sure and any(_compiled(each).search(text) for each in self.patterns)
+        return is_sure and any(_compiled(pattern).search(text) for pattern in self.patterns)
 
     def knows_place(self, described: str) -> bool:
         """Return True if an exception is known by the place where it was raised."""
@@ -74,7 +74,7 @@ class Rule:
 
 
 def fitting(texts: tuple[tuple[str, str], ...], text: str) -> str:
-    """Return the first text whose expression is found, with its groups; empty if none is."""
+    """Return the first text whose expression is found, with its groups; empty without a match."""
     for pattern, remedy in texts:
         if match := _compiled(pattern).search(text):
             return remedy.format(**match.groupdict())

@@ -156,7 +156,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """A dashed line upwards; its name is empty if there is no room for it."""
+    """A dashed line upwards, with its name if that fits."""
 
     x: float
     name: str
@@ -168,7 +168,7 @@ class Chart:
     """Everything that one chart shows."""
 
     label: str
-    """What a screen reader says."""
+    """Text for a screen reader."""
     x: Axis
     y: Axis
     curves: Sequence[Curve] = ()

@@ -30,7 +30,7 @@ def render(template: str, **values: object) -> str:
 
 
 def as_text(value: object) -> str:
-    """Return a value as it stands in a document, before it is escaped.
+    """Return a value as text of a document, before it is escaped.
 
     A float is a position in a chart and has one digit. A text is shown as on a terminal: without
     secrets, and with escapes for characters that XML forbids or that reorder text.

@@ -43,7 +43,7 @@ _RANK_MARK = re.compile(r"^\[rank\d+\]: ?")
 
 @dataclass(slots=True)
 class Metric:
-    """Values of a metric over the steps, or over its reports if one of them has no step."""
+    """Values of a metric over the steps, or over its reports if one of them lacks a step."""
 
     points: list[Point] = field(default_factory=list)
     over: str = "step"
@@ -83,13 +83,13 @@ def throughput_of(state: RunState) -> Metric:
     return throughput
 
 
-def page(run: Run, now: float, progress: BytesRead | None = None) -> str:
+def page(run: Run, time_now: float, progress: BytesRead | None = None) -> str:
     """Return a run as an HTML document, as last seen. `progress`: see `diagnose_run`.
 
     Raise StorageError if its folder cannot be read.
     """
     state = run.cached_status()
-    end = state.ended or now
+    end = state.ended or time_now
     metrics = metrics_of(run)
     charts = list(metric_charts(metrics))
     charts += metric_charts({THROUGHPUT: throughput_of(state)})
@@ -115,7 +115,7 @@ def page(run: Run, now: float, progress: BytesRead | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What explains a failed run."""
+    """Explanation of a failed run."""
 
     paragraphs: Sequence[str]
     printed: Mapping[str, str]

@@ -212,11 +212,13 @@ def paths_in(root: Path, *entrypoints: Path) -> Iterator[tuple[Path, list[str]]]
         for node in ast.walk(_tree(file)):
             values: list[ast.expr | None] = []
             if isinstance(node, ast.Call):
-                values += [*node.args, *(keyword.value for keyword in node.keywords)]
+                values += node.args
+                values += (keyword.value for keyword in node.keywords)
             elif isinstance(node, (ast.Assign, ast.AnnAssign)):
                 values.append(node.value)
             elif isinstance(node, ast.arguments):
-                values += [*node.defaults, *node.kw_defaults]
+                values += node.defaults
+                values += node.kw_defaults
             elif isinstance(node, ast.BinOp):  # Path(folder) / "x"
                 values += [node.left, node.right]
 
@@ -231,8 +233,8 @@ def _files_with_imports(
     root: Path, entrypoints: Sequence[Path]
 ) -> Iterator[tuple[Path, list[tuple[str, int]]]]:
     """Yield the files of a program, each with the foreign modules it imports and their lines."""
-    waiting = [*entrypoints]
-    files = {*entrypoints}
+    waiting = list(entrypoints)
+    files = set(entrypoints)
 
     while waiting and len(files) <= MAX_FILES:
         file = waiting.pop(0)
@@ -262,12 +264,9 @@ def module_files(name: str, root: Path) -> list[Path]:
 
 def top_modules(root: Path) -> list[str]:
     """Return the names of modules and packages at the top of the source folder."""
-    files = [*root.glob("*.py"), *root.glob("*/__init__.py")]
-    return sorted(_package(file).stem for file in files)
-
-
-def _package(file: Path) -> Path:
-    return file.parent if file.name == "__init__.py" else file
+    names = {file.stem for file in root.glob("*.py")}
+    names.update(file.parent.name for file in root.glob("*/__init__.py"))
+    return sorted(names)
 
 
 def names_in(file: Path) -> frozenset[str] | None:
@@ -337,7 +336,7 @@ def _imports(tree: ast.AST) -> Iterator[tuple[list[str], int, int]]:
 
 def _executed(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Yield the statements that an import of the module executes, as far as its syntax tells."""
-    waiting = [*nodes][::-1]
+    waiting = list(nodes)[::-1]
     while waiting:
         node = waiting.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Try)):
@@ -347,7 +346,7 @@ def _executed(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
         yield node
         if isinstance(node, (ast.If, ast.With, ast.For, ast.While, ast.ClassDef)):
-            waiting += [*ast.iter_child_nodes(node)][::-1]
+            waiting += list(ast.iter_child_nodes(node))[::-1]
 
 
 def _is_for_type_checkers(test: ast.expr) -> bool:

@@ -185,12 +185,12 @@ class Results:
     def _place(self, path: str) -> str:
         return f"{self._folder}/{path}"
 
-    def _share(self, other: str, path: str) -> None:
+    def _share(self, existing: str, path: str) -> None:
         try:
-            os.link(self._place(other), self._place(path), follow_symlinks=False)
+            os.link(self._place(existing), self._place(path), follow_symlinks=False)
         except OSError:  # a disk without links
             with (
-                open(self._place(other), "rb") as source,
+                open(self._place(existing), "rb") as source,
                 open(os.open(self._place(path), _NEW, 0o666), "wb") as file,
             ):
                 while block := source.read(_BLOCK):

@@ -74,7 +74,7 @@ class SourceTree:
         return len(self.files)
 
     @property
-    def own(self) -> tuple[SourceEntry, ...]:
+    def own_entries(self) -> tuple[SourceEntry, ...]:
         """Entries of the source folder itself, without the payload."""
         return tuple(entry for entry in self.files if entry.path not in self.payload)
 
@@ -97,7 +97,7 @@ def digest_entries(entries: Iterable[SourceEntry]) -> str:
 
 def check_size(tree: SourceTree, limit_bytes: int = LIMIT_BYTES) -> str | None:
     """Return a warning above `WARN_BYTES`. Raise SourceError above `limit_bytes`."""
-    sizes = {entry.path: entry.size for entry in tree.own}
+    sizes = {entry.path: entry.size for entry in tree.own_entries}
     refuse_large(tree.root, sizes, limit_bytes)
 
     if sum(sizes.values()) <= WARN_BYTES:

@@ -101,16 +101,16 @@ class SweepJournal:
             self.folder.append(*events)
         self.read()
 
-    def suggest(self, suggester: Suggester, now: float) -> None:
+    def suggest(self, suggester: Suggester, time_now: float) -> None:
         """Record the values of the next trial."""
         values = suggester.suggest(self.state)
-        self.write(Suggested(time=now, trial=len(self.state.trials), parameters=values))
+        self.write(Suggested(time=time_now, trial=len(self.state.trials), parameters=values))
 
-    def announce(self, action: Start, now: float) -> Trial:
+    def announce(self, action: Start, time_now: float) -> Trial:
         """Record a run before its start, and return its trial."""
         self.write(
             Launching(
-                time=now,
+                time=time_now,
                 trial=action.trial,
                 run=action.run,
                 until=action.until,

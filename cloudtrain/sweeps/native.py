@@ -164,11 +164,11 @@ class NativeMirror:
             folder.append(trial.run.submitted)
 
         cap = self._definition.trial_cap
-        now = time.time()
+        time_now = time.time()
         self.journal.write(
-            Suggested(time=now, trial=trial.number, parameters=trial.parameters),
+            Suggested(time=time_now, trial=trial.number, parameters=trial.parameters),
             Launching(
-                time=now,
+                time=time_now,
                 trial=trial.number,
                 run=trial.name,
                 cap_usd=cap.usd,

@@ -47,9 +47,9 @@ class OptunaSampler:
     def _frozen(self, trial: Trial) -> Any:
         """Return a trial for Optuna: that suggestion itself, if it has the same outcome."""
         outcome = self._outcome(trial)
-        kept = self._kept.get(trial.number)
-        if kept is not None and kept[0] is trial.parameters and kept[1] == outcome:
-            return kept[2]
+        stored = self._kept.get(trial.number)
+        if stored is not None and stored[0] is trial.parameters and stored[1] == outcome:
+            return stored[2]
 
         name, value = outcome
         frozen = self._optuna.trial.create_trial(

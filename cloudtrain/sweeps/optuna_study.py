@@ -6,7 +6,7 @@ rung has a value already, and continues.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from typing import Any, Literal
 
 from optuna import Study, create_study
@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 def ask(
-    earlier: Sequence[FrozenTrial],
+    earlier: list[FrozenTrial],
     distributions: Mapping[str, BaseDistribution],
     *,
     goal: Literal["minimize", "maximize"],
@@ -52,7 +52,7 @@ class _Sampler(TPESampler):  # type: ignore[misc, unused-ignore]  # Any without 
 class _Storage(InMemoryStorage):  # type: ignore[misc, unused-ignore]  # Any without Optuna
     """Storage of one study, in front of whose trials are earlier ones."""
 
-    def __init__(self, earlier: Sequence[FrozenTrial]) -> None:
+    def __init__(self, earlier: list[FrozenTrial]) -> None:
         super().__init__()
         self._earlier = earlier
 
@@ -64,7 +64,8 @@ class _Storage(InMemoryStorage):  # type: ignore[misc, unused-ignore]  # Any wit
     ) -> list[FrozenTrial]:
         """Return the earlier trials without a copy, then the trials of the study."""
         trials = super().get_all_trials(study_id, deepcopy, states)
-        if states is None:
-            return [*self._earlier, *trials]
+        earlier = self._earlier
+        if states is not None:
+            earlier = [trial for trial in earlier if trial.state in states]
 
-        return [*(trial for trial in self._earlier if trial.state in states), *trials]
+        return earlier + trials

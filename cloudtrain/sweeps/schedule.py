@@ -64,8 +64,8 @@ class End:
 Action = Suggest | Start | End
 
 
-def next_action(state: SweepState, now: float) -> Action | None:
-    """Return the next action; None to wait for running trials. `now`: a Unix timestamp."""
+def next_action(state: SweepState, time_now: float) -> Action | None:
+    """Return the next action; None to wait for running trials. `time_now`: a Unix timestamp."""
     running = [trial for trial in state.trials if trial.state == "running"]
     if state.state != "running":
         if running:
@@ -92,7 +92,7 @@ def next_action(state: SweepState, now: float) -> Action | None:
 
         return _end(state, "")
 
-    cap, refusal = cap_of_next(state, now)
+    cap, refusal = cap_of_next(state, time_now)
     if refusal:
         if running:
             return None
@@ -105,13 +105,13 @@ def next_action(state: SweepState, now: float) -> Action | None:
     return _start(state, trial, cap)
 
 
-def cap_of_next(state: SweepState, now: float) -> tuple[Caps, str]:
+def cap_of_next(state: SweepState, time_now: float) -> tuple[Caps, str]:
     """Return the caps of the next run, and the reason if it cannot be started.
 
     The cost of all runs and the caps of active ones never exceed the budget. A clock that is set
     back does not extend the time.
     """
-    now = max(now, state.latest)
+    time_now = max(time_now, state.latest)
     definition = state.definition
     usd = definition.trial_cap.usd
     seconds = definition.trial_cap.seconds
@@ -130,7 +130,7 @@ def cap_of_next(state: SweepState, now: float) -> tuple[Caps, str]:
             return Caps(), refusal
 
     if definition.budget.seconds is not None and state.started:
-        remaining_seconds = state.started + definition.budget.seconds - now
+        remaining_seconds = state.started + definition.budget.seconds - time_now
         if remaining_seconds < SHORTEST_SECONDS:
             return Caps(), "the time of the budget is over"
 

@@ -137,11 +137,11 @@ class SweepState:
         Failed trials do not count. The first of equal trials wins.
         """
         sign = -1.0 if self.definition.goal == "maximize" else 1.0
-        values = [
-            (sign * trial.value, trial.number)
-            for trial in self.trials
-            if trial.state != "failed" and trial.value is not None and math.isfinite(trial.value)
-        ]
+        values = []
+        for trial in self.trials:
+            value = trial.value
+            if trial.state != "failed" and value is not None and math.isfinite(value):
+                values.append((sign * value, trial.number))
 
         return self.trials[min(values)[1]] if values else None
 

@@ -119,7 +119,7 @@ class Sweep:
         """Yield updates until the sweep has ended, the first with all past events.
 
         Replace a driver that was killed if this object has started one. Otherwise raise UsageError
-        if nothing drives the sweep: who only looks at a sweep runs nothing of it.
+        if nothing drives the sweep: a look at it must not start runs.
         """
         seen_driven = time.monotonic()
         while True:
@@ -256,7 +256,7 @@ class Extension:
 def plan_extension(
     state: SweepState,
     trials: int,
-    now: float,
+    time_now: float,
     *,
     parallel: int | None = None,
     budget: Caps | None = None,
@@ -291,7 +291,7 @@ def plan_extension(
         planned = max(state.wanted, len(state.trials))
 
     event = Extended(
-        time=now,
+        time=time_now,
         trials=planned + most,
         parallel=parallel,
         budget_usd=budget.usd,
@@ -300,7 +300,7 @@ def plan_extension(
     )
     extended = deepcopy(state)
     extended.apply(event)
-    _refuse_budget(state, extended, now)
+    _refuse_budget(state, extended, time_now)
 
     return Extension(
         event=event,
@@ -327,9 +327,9 @@ def _refuse_what_cannot_grow(state: SweepState) -> None:
         raise UsageError(f"sweep {_id(state)} is being stopped", hint=hint)
 
 
-def _refuse_budget(state: SweepState, extended: SweepState, now: float) -> None:
+def _refuse_budget(state: SweepState, extended: SweepState, time_now: float) -> None:
     """Raise UsageError if the budget is too small for another run."""
-    _, refusal = cap_of_next(extended, now)
+    _, refusal = cap_of_next(extended, time_now)
     if refusal and state.ended:
         flag = "--max-time" if "time" in refusal else "--max-cost"
         raise UsageError(f"no trial can be started: {refusal}", hint=f"{flag} raises the budget")

@@ -118,8 +118,8 @@ def _without_removed(document: Document) -> Document:
     if not REMOVED & section.keys():
         return document
 
-    kept = {name: value for name, value in section.items() if name not in REMOVED}
-    return replace(document, values={**document.values, "sweep": kept})
+    section = {name: value for name, value in section.items() if name not in REMOVED}
+    return replace(document, values={**document.values, "sweep": section})
 
 
 class _TrialRun:
@@ -253,7 +253,7 @@ def rungs_document(state: SweepState) -> str:
 
 
 def _finite(value: float) -> float | None:
-    """Return a value for JSON, which has no infinite ones and no NaN."""
+    """Return a value for JSON, which lacks infinity and NaN."""
     if math.isfinite(value):
         return value
 

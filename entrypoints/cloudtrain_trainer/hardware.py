@@ -142,8 +142,8 @@ def _missing_compiler(device: torch.device) -> str:
 def compile_whole(module: nn.Module) -> None:
     """Compile a module as one graph, in place: the names in its state dict stay.
 
-    The module must not be of a class of torch: torch skips those, and would compile nothing of a
-    model that is an `nn.Sequential` of its layers.
+    The module must not be of a class of torch: torch skips those, such as an
+    `nn.Sequential` of a model's layers.
     """
     module.compile(backend=COMPILE_BACKEND)
 

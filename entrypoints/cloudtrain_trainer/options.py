@@ -123,7 +123,7 @@ class Folders:
 
 
 def still_built_in(text: str) -> str:
-    """Return the name of a strategy or task, unless it became a program of its own."""
+    """Return the name of a strategy or task, unless it became a separate program."""
     if text in PROGRAMS:
         raise argparse.ArgumentTypeError(
             f"{text} is no longer part of the trainer: examples/{PROGRAMS[text]} shows it as a"

@@ -225,7 +225,7 @@ def _with_digits(
 
 
 def _has_several_labels(train: Any) -> bool:
-    """Return whether samples have several labels, of which some may be padding."""
+    """Return whether samples have several labels, and so perhaps padding."""
     inputs, targets = first_batch(train, 1)
     labels = own_losses.labels(inputs if targets is None else targets)
     return labels is not None and labels.ndim > 1 and not labels.is_floating_point()

@@ -1,4 +1,4 @@
-"""Files beside the weights with which containers serve the model.
+"""Files beside the weights, for containers that serve the model.
 
 `code/inference.py` loads it in SageMaker's PyTorch containers; beside it are the modules of the
 working folder. `MLmodel` and `conda.yaml` make the folder a model of MLflow.
@@ -46,7 +46,7 @@ OWN_PATH = "sys.path.insert(0, str(Path(__file__).parent))"
 
 
 class ServingForm:
-    """What is written beside the weights. `mlflow`: a model of MLflow, too.
+    """Files to write beside the weights. `mlflow`: a model of MLflow, too.
 
     Raise `Refused` if MLflow cannot have this model.
     """
@@ -96,9 +96,9 @@ class ServingForm:
 
 
 def _code_for(task: Task) -> str:
-    """Return inference.py for the task's model; empty if no import leads to what makes it.
+    """Return inference.py for the task's model; empty if no import leads to its constructor.
 
-    Also empty if the job has a file of its own in that place.
+    Also empty if the job has a file in that place.
     """
     create: Any = task.model
     if isinstance(create, OwnModel):
@@ -124,7 +124,7 @@ def _code_for(task: Task) -> str:
 
 
 def _copy_modules(target: Path) -> None:
-    """Copy the imported modules of the working folder, and what they may import from here."""
+    """Copy the imported modules of the working folder, and our modules that they may import."""
     folder = Path.cwd()
     files = {name: ENTRYPOINTS / name for name in TASKS}
     for module in list(sys.modules.values()):
@@ -140,7 +140,7 @@ def _copy_modules(target: Path) -> None:
 
 
 def _write_mlflow(folder: Path, signature: dict[str, str]) -> None:
-    """Make the model's folder, with its `code/`, a model of MLflow. YAML takes JSON as it is."""
+    """Make the model's folder, with its `code/`, a model of MLflow. JSON is YAML, too."""
     python = platform.python_version()
     packages = ["mlflow", "numpy", f"torch=={torch.__version__.partition('+')[0]}"]
     if PACKAGES.exists():

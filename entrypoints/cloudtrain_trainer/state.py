@@ -15,8 +15,8 @@ from torch import Tensor, nn
 def generator_states(devices: Sequence[torch.device]) -> dict[str, Any]:
     """Return the states of torch's, numpy's and Python's generators.
 
-    The types are those that `torch.load(weights_only=True)` accepts. `devices`: those that this
-    rank computes on; each GPU has a generator.
+    `torch.load(weights_only=True)` accepts their types. `devices`: of this rank; each GPU has a
+    generator.
     """
     name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     state = {

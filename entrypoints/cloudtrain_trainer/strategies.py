@@ -15,7 +15,7 @@ therefore runs out of memory first, and drives all GPUs from one Python interpre
 keeps the statistics of the first GPU. Without a GPU the model is called directly.
 
 Sources: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB
-2020; torch/nn/parallel. A model that does not fit on one device needs a program of its own:
+2020; torch/nn/parallel. A model that does not fit on one device needs a separate program:
 examples/parallelism.
 """
 
@@ -80,7 +80,7 @@ def without_peers(wrapped: nn.Module) -> nn.Module:
 
 
 def accumulating(wrapped: nn.Module) -> AbstractContextManager[None]:
-    """Return the context of all micro-batches of a step except the last: nothing is sent."""
+    """Return the context of all micro-batches of a step except the last: without communication."""
     if isinstance(wrapped, DistributedDataParallel):
         return wrapped.no_sync()
 
@@ -88,7 +88,7 @@ def accumulating(wrapped: nn.Module) -> AbstractContextManager[None]:
 
 
 def refuse_unused_parameters(error: RuntimeError, model: nn.Module) -> None:
-    """Raise `Refused` with the parameters that the last step did not use, if DDP says so."""
+    """Raise `Refused` with the parameters that the last step did not use, if DDP names them."""
     match = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
     if match is None:
         return

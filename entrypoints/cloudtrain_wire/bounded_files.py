@@ -22,7 +22,7 @@ if sys.platform == "win32":
 else:
     PLAIN = os.O_NONBLOCK
     NOFOLLOW = os.O_NOFOLLOW
-"""Flags of `os.open`: for bytes as they are, from no FIFO that nobody writes; and not by a link."""
+"""Flags of `os.open`: for unchanged bytes, without a wait for the writer of a FIFO; and not by a link."""
 
 _BLOCK_BYTES = 1 << 20
 

@@ -1,6 +1,6 @@
 """File locks, which end with their process: by flock(2), on Windows by msvcrt. Standard library only.
 
-The client shares this file. Some disks have no locks: NFS without its lock service, Lustre without
+The client shares this file. Some disks lack locks: NFS without its lock service, Lustre without
 the option, many FUSE disks.
 """
 
@@ -29,8 +29,8 @@ _FILE_MODE = 0o600
 
 _FIRST_BYTE = 1 << 30
 _BYTES = 1 << 20
-"""What is locked on Windows, where nobody else may read a locked byte: bytes behind any content. Its
-locks are exclusive: who shares takes one of these bytes by chance, who does not takes all."""
+"""Locked bytes on Windows, behind any content, since others may not read a locked byte. Its locks are
+exclusive: a shared lock takes one of these bytes by chance, any other lock takes all."""
 
 _RETRY_SECONDS = 0.05
 
@@ -63,7 +63,7 @@ def acquire(
 
     Return None if another process holds the lock and `wait` is false. `shared`: others may hold it
     so, too. `flags`: how to open the file. `on_wait`: called once before waiting. Raise OSError if
-    the disk fails or has no locks.
+    the disk fails or lacks locks.
     """
     file = os.open(path, flags | os.O_CREAT | PLAIN, _FILE_MODE)
 

@@ -22,14 +22,14 @@ KILL_SECONDS = 2.0
 def adopt_orphans() -> None:
     """Make descendants whose parent ends children of this process (prctl(2)); Linux only.
 
-    Also those in a session of their own, which `kill_descendants` would miss otherwise.
+    Also those in another session, which `kill_descendants` would miss otherwise.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 class ProcessUse(NamedTuple):
-    """Resources used so far by one process or several."""
+    """Resources that one process or several have used."""
 
     cpu_seconds: float
     memory_bytes: int

@@ -1,4 +1,4 @@
-"""Names by which a rank asks for a line of the terminal. Standard library only."""
+"""Names of a rank's requests for a line of the terminal. Standard library only."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ MAX_RUNGS = 20
 
 
 def rungs_of(grace: int, eta: int, last: int | None) -> list[int]:
-    """Return the reports, from 1, at which trials are compared: grace * eta^n below `last`.
+    """Return the rungs, reports from 1 that compare trials: grace * eta^n below `last`.
 
     `last`: the number of reports of a whole trial, None if unknown.
     """
@@ -45,7 +45,7 @@ def is_better(first: float, second: float, goal: str) -> bool:
 def goes_on(metric: float, peers: Iterable[float], eta: int, goal: str) -> bool:
     """Return whether a trial at a rung continues.
 
-    `peers`: the values of the other trials at this rung so far. All of the first `eta` - 1 trials
+    `peers`: the present values of the other trials at this rung. All of the first `eta` - 1 trials
     continue; later ones only if they are among the best 1/eta, at least one. NaN never continues.
     """
     if math.isnan(metric):

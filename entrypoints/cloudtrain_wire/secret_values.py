@@ -19,7 +19,7 @@ MASK = "***"
 MIN_SECRET_CHARS = 6
 """Minimum length: shorter values occur in too many harmless words."""
 MAX_NAME_CHARS = 80
-"""Of a longer name its end counts, so that an endless word costs no time."""
+"""Maximum of a name; the end of a longer one counts, so that an endless word costs no time."""
 MIN_TOKEN_CHARS = 8
 """Shorter values of an option such as `--pad-token` are words of a vocabulary."""
 

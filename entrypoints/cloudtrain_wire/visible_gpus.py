@@ -9,7 +9,7 @@ from pathlib import Path
 CHOICE = "CUDA_VISIBLE_DEVICES"
 
 NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
-"""Folder in which NVIDIA's driver for Linux has one for each GPU; WSL has none."""
+"""Folder of NVIDIA's driver for Linux, with one for each GPU; WSL has none."""
 
 
 def visible_gpus() -> int:

@@ -72,11 +72,11 @@ def discover_runs(
     prices = regional_prices("aws", region, settings)
     cloud = connect(region)
     poll_seconds = settings["aws.poll"]
-    found = list(_discovered_runs(cloud, run_id, poll_seconds, prices, known_runs))
+    runs = list(_discovered_runs(cloud, run_id, poll_seconds, prices, known_runs))
     if queue_name := settings.get("aws.queue"):
-        found += _queued_runs(cloud, str(queue_name), run_id, poll_seconds, prices, known_runs)
+        runs += _queued_runs(cloud, str(queue_name), run_id, poll_seconds, prices, known_runs)
 
-    return found
+    return runs
 
 
 def _discovered_runs(
@@ -237,7 +237,7 @@ def _usd_per_hour(prices: RegionalPrices, described: Mapping[str, Any]) -> float
 def _updates(cloud: AwsClient, job: Attempts, prices: RegionalPrices) -> list[Event]:
     """Return the phase of a job and, if it is over, its end. Its log is read later."""
     time_now = time.time()
-    updates: list[Event] = [*job.phases(time_now)]
+    updates: list[Event] = list(job.phases(time_now))
 
     final = job.final
     if final is not None:

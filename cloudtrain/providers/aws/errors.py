@@ -143,9 +143,9 @@ def _from_response(error: ClientError, name: str, region: str, place: str) -> Cl
     where = f"{name} in {region}"
     if place:
         where += f", {place}"
-    known = BY_CODE.get(code)
-    if known is not None:
-        return known.error(where, answer, code)
+    meaning = BY_CODE.get(code)
+    if meaning is not None:
+        return meaning.error(where, answer, code)
     if code == _UNREADABLE:
         return unreadable(where, answer)
     if status >= 500 or code in _FAILED:
@@ -271,7 +271,7 @@ def _has_content(operation: Any) -> bool:
 def _format(operation: Any) -> str:
     """Return the format of a service's answers: JSON, XML, or "" for CBOR, which botocore reads.
 
-    A service may offer several protocols; `resolved_protocol` is the one that botocore speaks.
+    A service may offer several protocols; botocore speaks the `resolved_protocol`.
     """
     protocol = operation.service_model.resolved_protocol
     if "cbor" in protocol:

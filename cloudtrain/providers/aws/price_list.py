@@ -1,6 +1,6 @@
 """SageMaker's training prices from AWS's Price List API.
 
-It needs credentials and the right `pricing:GetProducts`. SageMaker's spot has no price list.
+It needs credentials and the right `pricing:GetProducts`. Spot prices of SageMaker are not in any list.
 """
 
 from __future__ import annotations

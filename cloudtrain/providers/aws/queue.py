@@ -116,8 +116,8 @@ def preempted_arns(job: Mapping[str, Any]) -> list[str]:
 def attempt_arns(job: Mapping[str, Any]) -> list[str]:
     """Return the ARNs of the training jobs that Batch tells of, the latest one at the end."""
     latest = _arns([job.get("latestAttempt", {})])
-    ended = dict.fromkeys((*preempted_arns(job), *_arns(job.get("attempts", []))))
-    return [*(arn for arn in ended if arn not in latest), *latest]
+    ended = dict.fromkeys(preempted_arns(job) + _arns(job.get("attempts", [])))
+    return [arn for arn in ended if arn not in latest] + latest
 
 
 def _arns(attempts: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -138,7 +138,7 @@ def phase_in_queue(cloud: AwsClient, job: Mapping[str, Any]) -> str:
     phase = f"waiting in the queue {queue}"
     try:
         snapshot = cloud.call("batch", "get_job_queue_snapshot", jobQueue=queue)
-    except CloudError:  # it needs a right of its own
+    except CloudError:  # it needs a separate right
         snapshot = {}
 
     arns = [item.get("jobArn") for item in snapshot.get("frontOfQueue", {}).get("jobs", [])]

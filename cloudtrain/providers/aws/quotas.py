@@ -49,9 +49,9 @@ def quota_checks(things: Things) -> Iterator[Check]:
     for demand in demands:
         listed = [quotas[name] for name in demand.names if name in quotas]
         if demand.is_usual or listed:
-            question = f"is {_shown(demand, demand.value)} within the quota"
-            asked = Question(demand.topic, question, demand.setting)
-            yield asked.asked(_quota, things, demand, listed)
+            words = f"is {_shown(demand, demand.value)} within the quota"
+            question = Question(demand.topic, words, demand.setting)
+            yield question.asked(_quota, things, demand, listed)
 
     yield Question("use of the quotas", "how much of them is left").not_checked(
         "no call tells what other jobs use"

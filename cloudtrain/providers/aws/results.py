@@ -313,7 +313,7 @@ def _unseen(events: list[Mapping[str, Any]], place: dict[str, Any]) -> list[tupl
 def with_control_characters(line: str) -> str:
     """Return a line with its tabs, carriage returns and escapes, which arrive as text.
 
-    Events stay as they are: their JSON has none, and a value may contain such a text.
+    Events stay unchanged: their JSON has none, and a value may contain such a text.
     """
     if EVENT_MARK.decode() in line:
         return line

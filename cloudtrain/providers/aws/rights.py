@@ -43,7 +43,7 @@ _STRUCTURES = ("OutputDataConfig", "ResourceConfig", "StoppingCondition", "VpcCo
 """Members with members of the table above."""
 
 _TAGGING = ("AddTags", "SubmitServiceJob", "TagResource")
-"""Actions of calls that give tags to a new job, besides those that create."""
+"""Actions that give tags to a new job, besides `Create…`."""
 
 _TYPES = {bool: "boolean", int: "numeric", list: "stringList", str: "string"}
 
@@ -121,9 +121,10 @@ def _results(
     things: Things, identity: str, actions: Sequence[str], arns: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
     """Yield what the simulator does not allow of these actions on these resources."""
-    context = {
-        key: value for action in actions for key, value in context_of(things, action).items()
-    }
+    context: dict[str, Any] = {}
+    for action in actions:
+        context |= context_of(things, action)
+
     pages = things.cloud.pages(
         "iam",
         "simulate_principal_policy",
@@ -134,7 +135,7 @@ def _results(
     )
     for page in pages:
         for result in page["EvaluationResults"]:
-            # without resources of its own, the action was asked for all of them
+            # one answer for an action that takes no resource
             for inner in result.get("ResourceSpecificResults") or [{}]:
                 decision = inner.get("EvalResourceDecision", result["EvalDecision"])
                 if decision != "allowed":

@@ -393,7 +393,7 @@ def _training_plan(plan: Plan) -> Iterator[Issue]:
             yield Issue(at, "is none of the job's instance types", f"one of {', '.join(types)}")
 
     named = plan.spec.resources.instance.get(plan.target.provider, ())
-    if plans and len({*named}) < len(named):
+    if plans and len(set(named)) < len(named):
         message = "lists a type twice, and SageMaker takes each type once"
         hint = "another type for machines on demand"
         yield Issue(("resources", "instance", plan.target.provider), message, hint)

@@ -53,7 +53,7 @@ TAG_DELAY_SECONDS = 300
 def observe(run: RunFolder, state: RunState) -> Iterator[Observation]:
     """Yield news since the last call; update `state` with each one before taking the next.
 
-    Of an ended job, the state of its warm pool. Raise CloudError if the job is missing and the
+    For an ended job it is the state of the warm pool. Raise CloudError if the job is missing and the
     credentials belong to another account.
     """
     if state.has_ended and not state.may_have_started:
@@ -159,9 +159,9 @@ def _end_events(
 
     bill = job.bill(cloud, lambda training_job: usd_per_hour(training_job, run))
     end = ended_event(state, final, ended_at(described) or time_now, bill)
-    left = existing_artifacts(cloud, artifacts(run, state))
+    existing = existing_artifacts(cloud, artifacts(run, state))
     return [
-        end.replace(left=left),
+        end.replace(left=existing),
         *warm_pool_events(described, time_now, usd_per_hour(described, run)),
     ]
 

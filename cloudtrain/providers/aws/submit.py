@@ -190,7 +190,7 @@ def request_of(run: RunFolder, kind: Kind = TRAINING) -> dict[str, Any]:
 
 
 def document_of(run: RunFolder, kind: Kind = TRAINING) -> dict[str, Any]:
-    """Return the request of a run or a sweep as it was sent, to a queue or to SageMaker."""
+    """Return the sent request of a run or a sweep, for a queue or for SageMaker."""
     needed = kind.needed
     if kind is TRAINING and config_of(run).queue:
         needed = queue.NEEDED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checkup import Thing
@@ -57,17 +58,18 @@ class Things:
         image = plan.target.image
         self.is_built = image is not None and image.recipe is not None
         """True if a submit builds and pushes the image."""
-        self.all = [*self._job(), *self._stored(), *self._keys(), *self._nodes(), *self._inputs()]
+        parts = (self._job(), self._stored(), self._keys(), self._nodes(), self._inputs())
+        self.all = list(chain.from_iterable(parts))
         """Each thing, by the kinds of infra/aws/rights.yaml and of lookups.py; some have several."""
 
     def of(self, kind: str) -> list[Thing]:
         """Return the things of a kind, each name once."""
-        found: dict[tuple[str, str], Thing] = {}
+        things: dict[tuple[str, str], Thing] = {}
         for thing in self.all:
             if thing.kind == kind:
-                found.setdefault((thing.label, thing.name), thing)
+                things.setdefault((thing.label, thing.name), thing)
 
-        return list(found.values())
+        return list(things.values())
 
     def _arn(self, service: str, resource: str) -> str:
         where = f"{self.cloud.region}:{self.account}"
@@ -111,7 +113,7 @@ class Things:
 
     def _stored(self) -> Iterator[Thing]:
         """Yield the buckets, and the objects that SageMaker reads or writes there for the job."""
-        for member, uri, setting in (*self._read(), *self._written()):
+        for member, uri, setting in chain(self._read(), self._written()):
             bucket, key = uri_parts(uri)
             partition = self.role.split(":")[1]
             arn = f"arn:{partition}:s3:::{bucket}"
@@ -145,14 +147,18 @@ class Things:
 
     def _written(self) -> Iterator[tuple[str, str, Keys]]:
         """Yield member, URI and setting."""
-        own = self.plan.target.config_as(AwsConfig).bucket
+        own_bucket = self.plan.target.config_as(AwsConfig).bucket
         for member, value in self.body.items():
             if member in ("InputDataConfig", *_OF_THE_PROGRAM):
                 continue
             for _, uri in _texts(value, ""):
                 if uri.startswith("s3://"):
                     setting = _FIELDS.get(member, ("aws", "request", member))
-                    yield member, uri, ("aws", "bucket") if uri_parts(uri)[0] == own else setting
+                    yield (
+                        member,
+                        uri,
+                        ("aws", "bucket") if uri_parts(uri)[0] == own_bucket else setting,
+                    )
 
     def _keys(self) -> Iterator[Thing]:
         """Yield keys and secrets, which the request may name by their ARNs."""

@@ -1,4 +1,4 @@
-"""What a tuning job cannot express of a `sweep` section, or of its budget. Pure.
+"""Parts of a `sweep` section and its budget that a tuning job cannot express. Pure.
 
 After the API reference of CreateHyperParameterTuningJob and the developer guide's pages "How
 hyperparameter tuning works", "Resource limits for automatic model tuning" and

@@ -30,7 +30,7 @@ UNTOLD = (
     ),
     ("capacity", "are the machines free", "Azure tells it when they are asked for"),
 )
-"""What no call tells: name, question, reason."""
+"""Questions that no call answers: name, question, reason."""
 
 
 def account_checks(plan: Plan) -> Iterator[Check]:
@@ -56,8 +56,8 @@ def account_checks(plan: Plan) -> Iterator[Check]:
     place = Thing("workspace", config.workspace, ("azure", "workspace"))
     yield LOOKUPS["workspace"].check(things, place)
     if not things.workspace:
-        rest = Question("everything else", "is it there, and who may use it")
-        yield rest.not_checked("the workspace alone tells of it")
+        remainder = Question("everything else", "is it there, and who may use it")
+        yield remainder.not_checked("the workspace alone tells of it")
         return
 
     yield clock_check(things.date, time.time())

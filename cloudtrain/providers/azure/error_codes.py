@@ -113,9 +113,9 @@ _SAS_RIGHTS = ErrorKind(
 )
 
 
-def _missing(what: str, setting: str, command: str) -> ErrorKind:
+def _missing(kind: str, setting: str, command: str) -> ErrorKind:
     return ErrorKind(
-        f"no such {what}, or this login may not see it",
+        f"no such {kind}, or this login may not see it",
         f"check {setting}: {command} shows yours",
         NO_WORKSPACE,
     )

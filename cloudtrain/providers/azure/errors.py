@@ -61,7 +61,7 @@ _NOT_SET_UP = re.compile(
     r"|authentication unavailable\.?$",
     re.IGNORECASE,
 )
-"""Words of a credential that was not tried, since nothing of it is set up on this machine."""
+"""Words of a credential that is not set up on this machine, and so was not tried."""
 _CREDENTIAL = re.compile(
     r"^\s*(\w+Credential): (.+?)(?=^\s*\w+Credential: |^To mitigate|\Z)", re.M | re.S
 )
@@ -255,7 +255,7 @@ def _without_token(error: sdk.ClientAuthenticationError, where: str) -> CloudErr
 
 
 def _login_problem(text: str) -> str:
-    """Return why each way to log in failed that is set up; of all, if none is. Empty without a list.
+    """Return why each configured way to log in failed, or every way without one. Empty without a list.
 
     The list of DefaultAzureCredential begins with the ways that nobody uses on this machine.
     """
@@ -274,15 +274,15 @@ def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> Clo
         return _THROTTLED.error(where, answer, code)
     if status >= 500:
         words = f"Azure failed ({code or status})"
-        kind = ErrorKind(words, _WAIT, transient=True, outcome=Outcome.UNKNOWN)
-        return kind.error(where, answer, code)
+        failed = ErrorKind(words, _WAIT, transient=True, outcome=Outcome.UNKNOWN)
+        return failed.error(where, answer, code)
 
     message = f"{error} {_header(error, 'WWW-Authenticate')}"  # which names the tenant
-    known = meaning(code, message, action) or _BY_STATUS.get(status)
-    if known is not None:
+    kind = meaning(code, message, action) or _BY_STATUS.get(status)
+    if kind is not None:
         if code and code not in answer and code != "UserError":
             answer = f"{answer} ({code})"
-        return known.error(where, answer, known.code or code)
+        return kind.error(where, answer, kind.code or code)
 
     reasons = _details(error)
     if reasons:  # the message only says that the request is invalid
@@ -311,7 +311,7 @@ def _code(error: sdk.HttpResponseError) -> str:
     """Return the error code of ARM or of the storage service; empty if there is none."""
     inner = getattr(error, "error", None)
     code = getattr(inner, "code", None) or getattr(error, "error_code", None)
-    code = code or _header(error, "x-ms-error-code")  # of a HEAD, whose answer has no body
+    code = code or _header(error, "x-ms-error-code")  # a HEAD is answered without a body
     return str(getattr(code, "value", code))
 
 

@@ -1,4 +1,4 @@
-"""Identities of a job and of its machines, and what the roles of an identity let it do."""
+"""Identities of a job and its machines, and the rights that their roles give."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ ROLES_VERSION = "2022-04-01"
 
 
 def machines_identity(
-    things: Things, wanted: Iterable[str] = (), *, of_job: bool = False
+    things: Things, named: Iterable[str] = (), *, of_job: bool = False
 ) -> Identity:
     """Return the identity of the machines: the cluster's, or else the workspace's.
 
-    After "Set up authentication between Azure Machine Learning and other services". `wanted`: ids
+    After "Set up authentication between Azure Machine Learning and other services". `named`: ids
     of one among several. `of_job`: a job on a cluster has the cluster's alone.
     """
     owners = {f"the workspace {things.config.workspace}": things.workspace}
@@ -27,13 +27,13 @@ def machines_identity(
         cluster = {f"the cluster {compute}": things.compute}
         owners = cluster if of_job else cluster | owners
 
-    ids = {value.lower() for value in wanted}
+    ids = {value.lower() for value in named}
     for owner, document in owners.items():
         identity = document.get("identity") or {}
         entries = {**(identity.get("userAssignedIdentities") or {}), "": identity}
         for name, entry in entries.items():
-            known = {name.lower(), entry.get("principalId"), entry.get("clientId")}
-            if entry.get("principalId") and ids <= known:
+            names = {name.lower(), entry.get("principalId"), entry.get("clientId")}
+            if entry.get("principalId") and ids <= names:
                 return Identity(owner, entry["principalId"])
 
     fix = "az ml compute update --identity-type UserAssigned --user-assigned-identities ID"
@@ -84,7 +84,7 @@ def _permissions(
         # at this scope: the right to read roles here does not imply it further up
         name = properties["roleDefinitionId"].rpartition("/")[2]
         role = things.arm.get(f"{authorization}/roleDefinitions/{name}", ROLES_VERSION)
-        kept = conditional if properties.get("condition") else granted
-        kept += role.document["properties"]["permissions"]
+        permissions = conditional if properties.get("condition") else granted
+        permissions += role.document["properties"]["permissions"]
 
     return granted, conditional

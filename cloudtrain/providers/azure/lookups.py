@@ -1,6 +1,6 @@
 """Lookups of the things in a request: is each there, and who may use it?
 
-Azure Resource Manager, the workspace and its containers are asked, by calls that only read.
+The calls go to Azure Resource Manager, the workspace and its containers, and only read.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def _workspace(things: Things, _: Thing) -> str:
     things.workspace = answer.document
     things.date = answer.date
     location = str(answer.document.get("location") or "")
-    wanted = things.config.location
-    if wanted and location and location != wanted:
-        message = f"it is in {location}, not in {wanted}"
+    planned = things.config.location
+    if planned and location and location != planned:
+        message = f"it is in {location}, not in {planned}"
         raise RefusedError(message, hint=f"azure.location: {location}")
 
     state = things.workspace["properties"].get("provisioningState")
@@ -232,8 +232,8 @@ def _address(things: Things, uri: str) -> str:
 def _blobs(things: Things, match: re.Match[str], kind: str) -> str:
     """Return that a path of a datastore holds what an input of this type needs."""
     workspace, name, path = match.groups()
-    own = things.scope.replace("/providers/Microsoft.MachineLearningServices", "")
-    if workspace and workspace.lower() != own.lower():
+    own_scope = things.scope.replace("/providers/Microsoft.MachineLearningServices", "")
+    if workspace and workspace.lower() != own_scope.lower():
         raise NotCheckedError(f"it is in another workspace: {workspace}")
     try:
         container = things.cloud.container(name)
@@ -311,7 +311,10 @@ def _secret(things: Things, thing: Thing) -> str:
 
 def _rights(things: Things, _: Thing) -> str:
     """Return that the caller has the rights on the workspace that this job needs."""
-    actions = [action for use in sorted(things.uses) for action in rights_of("people")[use]]
+    actions: list[str] = []
+    for use in sorted(things.uses):
+        actions += rights_of("people")[use]
+
     return f"{require(things, things.caller, things.scope, actions)} may"
 
 

@@ -78,7 +78,7 @@ def _items(size: str, region: str) -> Iterator[Mapping[str, Any]]:
             if isinstance(item, dict):
                 yield item
 
-        # Only the query of the next page's address counts: it is asked of the same server.
+        # Only the query of the next page's address counts: the server stays the same.
         query = quote(urlsplit(str(page.get("NextPageLink") or "")).query, safe=_UNQUOTED)
         if not query:
             return

@@ -56,8 +56,8 @@ class RunHistory:
         if problem:
             raise unreadable(f"{doing} in {self._place}", problem)
 
-        known: dict[str, Any] = details
-        return known
+        document: dict[str, Any] = details
+        return document
 
     @cached_property
     def _address(self) -> str:

@@ -38,7 +38,7 @@ ATTEMPTS = 5
 """Attempts to create the job, with one request each: as many as the SDK makes."""
 
 _LACK = re.compile(r"quota|capacity", re.IGNORECASE)
-"""Words in the answer of the service to a job for which it has no machines."""
+"""Words in the service's answer when it lacks machines for a job."""
 
 
 def start(
@@ -138,7 +138,7 @@ def _find(cloud: Workspace, name: str, document: Mapping[str, Any]) -> dict[str,
 
 @contextmanager
 def _code_folder(run: RunFolder, archive: Path) -> Iterator[str]:
-    """Yield a new folder with the source archive and a word that nobody else knows.
+    """Yield a new folder with the source archive and a secret word.
 
     Azure ML and its SDK find uploaded code by a hash, which whoever uploads it says. With this word
     the hash is new, and so the archive is sent.

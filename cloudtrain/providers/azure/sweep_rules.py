@@ -1,4 +1,4 @@
-"""What a sweep job cannot express of a `sweep` section, or of its budget. Pure.
+"""Parts of a `sweep` section and its budget that a sweep job cannot express. Pure.
 
 After "CLI (v2) sweep job YAML schema" and "Hyperparameter tuning a model (v2)" in the documentation
 of Azure Machine Learning, and after the rules for names of metrics in MLflow's. Nothing is

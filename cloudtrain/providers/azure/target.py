@@ -112,7 +112,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Tar
 def _estimate(
     prices: RegionalPrices, types: tuple[str, ...], spec: JobSpec
 ) -> tuple[CostEstimate, list[Issue]]:
-    """Return the limits on the first machine, and the mistakes on each that a submit may try.
+    """Return the limits on the first machine, and the mistakes on every machine that a submit may try.
 
     One unknown price leaves the cost unknown.
     """

@@ -139,7 +139,7 @@ def host_names(count: int) -> tuple[str, ...]:
 def default_shm_bytes(processes: int, memory_bytes: int) -> int:
     """Return the default shared memory of a node, in bytes.
 
-    `memory_bytes`: the memory for the node, of which shared memory takes at most half, as on Linux
+    `memory_bytes`: the memory for the node. Shared memory takes at most half of it, as on Linux
     itself.
     """
     return max(MIN_SHM_BYTES, min(processes * SHM_BYTES_PER_PROCESS, memory_bytes // 2))

@@ -1,4 +1,4 @@
-"""Where this machine's Docker engine is, and what its errors mean. Does not import its SDK."""
+"""Address of this machine's Docker engine, and the meaning of its errors. Does not import its SDK."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ LONGEST_WAIT_SECONDS = 300
 """Maximum pause that a service may ask for before the next attempt (`Retry-After`)."""
 
 SAID_FROM_SECONDS = 5
-"""Length of a pause from which the user is told of it."""
+"""Minimum length of a pause that becomes the phase of the run."""
 
 REQUEST_TIMEOUT = 408
 """Status of a gateway that gave up waiting, too: the request may have been executed."""

@@ -17,7 +17,9 @@ def cloud_warnings(plan: Plan, notes: Iterable[str]) -> list[Issue]:
     messages = rehearsal_notes(plan)
     messages += notes
     messages += idle_note(plan)
-    return [*map(plan.located, upload_issues(plan)), *map(warning, messages)]
+    issues = list(map(plan.located, upload_issues(plan)))
+    issues += map(warning, messages)
+    return issues
 
 
 def idle_note(plan: Plan) -> list[str]:

@@ -1,4 +1,4 @@
-"""What no cloud's service for sweeps can express of a `sweep` section, or of its budget. Pure."""
+"""Parts of a `sweep` section and its budget that no cloud's service can express. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cloudtrain.spec.search_space import Integers
 from cloudtrain.units import exact_duration
 
 PORTABLE = "engine: portable runs it from this machine, with the same section"
-"""Next step for what a service cannot do."""
+"""Next step for a section that a service cannot carry out."""
 
 
 def worst_usd(plan: Plan) -> float | None:
@@ -72,7 +72,7 @@ def unused_issues(plan: Plan, *fields: str) -> Iterator[Issue]:
 
 
 class ServiceLimits(NamedTuple):
-    """What a cloud's service for sweeps takes."""
+    """Limits of a cloud's service for sweeps."""
 
     name: str
     """Its name in a sentence: `a tuning job`."""

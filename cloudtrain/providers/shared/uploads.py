@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cloudtrain.providers.shared.downloads import StoredFile
 
 LARGE_BYTES = 20_000_000_000
-"""Size from which a plan names the cloud's own tool, which resumes inside a large file."""
+"""Minimum size for a plan to name the cloud's own tool, which resumes inside a large file."""
 
 
 class Storage(Protocol):
@@ -95,7 +95,7 @@ def past_upload(plan: Plan, item: LocalInput) -> PastUpload | None:
 def upload_inputs(plan: Plan, storage: Storage, progress: Progress | None) -> None:
     """Upload the inputs of a plan as far as the storage lacks them.
 
-    A list of what is there decides. `progress` is called with bytes. Raise SourceError if a file
+    The storage's own list decides. `progress` is called with bytes. Raise SourceError if a file
     cannot be read or differs from the plan, CloudError if an upload fails; the next call continues.
     """
     cache_dir = Path(plan.context.data_dir) / "cache"

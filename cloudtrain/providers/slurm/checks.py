@@ -54,14 +54,14 @@ def _request(plan: plugin.Plan) -> None:
 
 def _time(plan: plugin.Plan) -> str:
     """Compare what `--test-only` does not: a job above the limit waits for ever."""
-    wanted = partition_of(plan.spec)
+    partition = partition_of(plan.spec)
     minutes = slurm_minutes(plan)
     for row in _answer("sinfo", "-h", "-o", "%P|%a|%l").splitlines():
         name, state, limit = row.split("|")
-        if name.removesuffix("*") == wanted or (not wanted and name.endswith("*")):
+        if name.removesuffix("*") == partition or (not partition and name.endswith("*")):
             break
     else:
-        raise plugin.RefusedError(f"the cluster lacks the partition {wanted or 'by default'}")
+        raise plugin.RefusedError(f"the cluster lacks the partition {partition or 'by default'}")
 
     most = _minutes_of(limit)
     if minutes and most and minutes > most:
@@ -87,8 +87,8 @@ def _account(plan: plugin.Plan) -> str:  # noqa: ARG001
     if "accounting_storage/none" in _answer("scontrol", "show", "config"):
         raise plugin.NotCheckedError("a cluster without accounting ignores account and QoS")
 
-    own = ("show", "assoc", f"user={getuser()}", "format=account,partition,qos")
-    return f"account|partition|QoS: {_answer('sacctmgr', '--noheader', '--parsable2', *own)}"
+    query = ("show", "assoc", f"user={getuser()}", "format=account,partition,qos")
+    return f"account|partition|QoS: {_answer('sacctmgr', '--noheader', '--parsable2', *query)}"
 
 
 def _container(plan: plugin.Plan) -> str:
@@ -104,12 +104,12 @@ def _container(plan: plugin.Plan) -> str:
 
 
 def _grace(plan: plugin.Plan) -> str:
-    found = re.search(r"KillWait\s*=\s*(\d+)", _answer("scontrol", "show", "config"))
-    if found is None:
+    match = re.search(r"KillWait\s*=\s*(\d+)", _answer("scontrol", "show", "config"))
+    if match is None:
         raise plugin.NotCheckedError("scontrol does not tell KillWait")
 
-    answer = f"{found[1]} s after scancel or a preemption (KillWait)"
-    if int(found[1]) < plan.target.grace_seconds:
+    answer = f"{match[1]} s after scancel or a preemption (KillWait)"
+    if int(match[1]) < plan.target.grace_seconds:
         answer += f", less than the {plan.target.grace_seconds} s of stop_grace"
 
     return answer

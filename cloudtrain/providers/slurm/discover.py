@@ -15,13 +15,13 @@ def discovered_runs(
     settings: plugin.Settings, run_id: str | None
 ) -> Iterator[plugin.DiscoveredRun]:
     """Yield the jobs of cloudtrain that the controller still knows, one for each run."""
-    seen = set()
+    names = set()
     for job in slurm_jobs(run_id or ""):
         name = job.tags.get("run", "")
-        if not name or name in seen or name != job.folder.name:
+        if not name or name in names or name != job.folder.name:
             continue
 
-        seen.add(name)
+        names.add(name)
         yield plugin.DiscoveredRun(
             run_id=name,
             config=SlurmConfig(folder=str(job.folder.parent)),

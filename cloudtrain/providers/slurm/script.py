@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from shlex import join, quote
 from typing import Any
@@ -199,7 +200,7 @@ def _script(plan: plugin.Plan, folder: str) -> str:
         nodes=nodes,
         restarts=NO_LIMIT if plan.spec.resources.spot else plan.spec.limits.retries,
         exports="\n".join(exports),
-        launcher=join([*apptainer_words(plan, layout), *launch.argv]),
+        launcher=join(chain(apptainer_words(plan, layout), launch.argv)),
         limit=time_limit(plan) or NO_LIMIT,
         patience=plan.target.grace_seconds + PATIENCE,
         requeue=REQUEUE if is_requeued(plan) else "",

@@ -22,7 +22,7 @@ ENDED = {
     "REVOKED": "revoked",
     "TIMEOUT": "ended by Slurm at its time limit",
 }
-"""States of a job whose processes have all ended, in words. COMPLETING is a state before them."""
+"""State of a job whose processes have all ended -> its description. COMPLETING is a state before them."""
 
 STOPPED = ("CANCELLED", "DEADLINE", "TIMEOUT")
 """States of a job that was ended, and has not failed."""

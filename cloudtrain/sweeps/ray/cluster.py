@@ -85,8 +85,8 @@ class RayCluster:
         Raise WorkerLost if it ended in another way.
         """
         try:
-            done, _ = ray.wait([worker], timeout=0)
-            refusal: RunEnded | None = ray.get(worker) if done else None
+            finished, _ = ray.wait([worker], timeout=0)
+            refusal: RunEnded | None = ray.get(worker) if finished else None
         except Exception as error:
             lines = str(error).strip().splitlines() or ["no reason is known"]
             raise WorkerLost(f"Ray has lost its worker: {lines[-1].strip()[:300]}") from error

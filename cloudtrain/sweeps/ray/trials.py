@@ -31,7 +31,7 @@ RECONNECT_SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
-    """Run for a worker, and what the cluster lends it."""
+    """Run for a worker, with the cores and GPUs that the cluster lends it."""
 
     trial: int
     run: str
@@ -95,7 +95,7 @@ class RayTrials:
         self._begun: set[str] = set()
         """Runs that their workers have started."""
         self._withdrawn: set[str] = set()
-        """Runs that were asked to stop before their start."""
+        """Runs with a request to stop before their start."""
         self._was_asked: dict[str, bool] = {}
         """Runs without a worker: True if a stop was requested before that."""
         self._lost: dict[str, str] = {}

@@ -26,7 +26,7 @@ MAX_EVALUATION_BATCH = 256
 MAX_LOADER_PROCESSES = 16
 """Per data loader: more processes wait for the disk, and each takes memory."""
 HANDOVER_SECONDS = 1e-3
-"""Time in which a rank rather reads a micro-batch itself.
+"""Time of a micro-batch that a rank rather reads itself.
 
 To take two tensors from another process costs it 0.7 ms.
 """
@@ -261,7 +261,7 @@ def gains_from_processes(data: Data, samples: int) -> bool:
 
 
 def open_handles(data: Any) -> list[tuple[dict[str, Any], str]]:
-    """Return (attributes of the data or of data that it wraps, name) of what can be closed.
+    """Return (attributes of the data or of data that it wraps, name) of each handle.
 
     Files, archives, connections, generators and pools of threads can. Processes must not share
     them: each would move the position that the others read from.

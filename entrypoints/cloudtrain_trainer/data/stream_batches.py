@@ -1,6 +1,6 @@
 """Read an iterable for a rank: in the rank itself, or in loader processes that take turns.
 
-With `--workers N` a rank has N readers, each in a process of its own; the iterable's `shard` splits
+With `--workers N` a rank has N readers, each in a separate process; the iterable's `shard` splits
 it over the readers of all ranks. The first N batches of a rank come from reader 0, 1, ...
 """
 
@@ -34,7 +34,7 @@ class StreamReader:
     def __init__(
         self, part: Stream, count: int, share: slice, accumulation_steps: int, length: int | None
     ) -> None:
-        """`count`: samples to read per batch, of which `share` is the rank's.
+        """`count`: samples to read per batch; `share` of them is the rank's.
 
         `length`: samples that the part must have; None: when it ends, it begins anew.
         """

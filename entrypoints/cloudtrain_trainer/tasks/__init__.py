@@ -68,7 +68,7 @@ class Task:
 
     The step takes the weighted mean over all micro-batches and ranks, and so does val_loss; padding
     then counts nowhere. None: the number of samples; for the default loss and several labels per
-    sample, that of labels other than -100. If samples are dicts, `targets` is the whole batch.
+    sample, the number of labels other than -100. If samples are dicts, `targets` is the whole batch.
     """
     correct: Callable[[Any, Any], Tensor] | None = None
     """(outputs, targets) -> the sum over the samples of their correct share (0 to 1), shape ()."""
