@@ -1,4 +1,4 @@
-"""What a printed line costs: two ranks print 60 MB, against torchrun, which also keeps and shows the
+"""Cost of a printed line: two ranks print 60 MB, against torchrun, which also keeps and shows the
 output: `python tests/bench/bench_output.py`.
 
 Then `cloudtrain logs --rank 1` of that run against grep. Both write into a file.

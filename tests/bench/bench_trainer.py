@@ -31,7 +31,7 @@ WARM = 5
 PLAIN = "hand, sample by sample"
 OWN = "ours, a user's data"
 BARS = {"ours": ("hand", 0.98), OWN: (PLAIN, 0.95)}
-"""Which loop it is compared with, and the least rate by CPU time."""
+"""Loop to compare it with, and the least rate by CPU time."""
 
 Window = Callable[[], tuple[float, float]]
 """Runs its steps; wall and CPU seconds of those after the first few."""
@@ -74,7 +74,7 @@ def measure(steps: int, rounds: int, file: Path | None) -> None:
     with suppress(ImportError):
         from accelerate import Accelerator
 
-        # It takes the process group that is there.
+        # It takes the existing process group.
         ways["accelerate"] = loop(*with_accelerate(Accelerator(cpu=True)), steps)
     ways = {
         "hand": loop(*by_hand(batched=True), steps),

@@ -84,7 +84,7 @@ def test_a_slow_machine_may_print_what_it_waits_for() -> None:
 TRAIN = yaml.safe_load((ROOT / ".github/workflows/train.yml").read_text())
 PLAN = ROOT / ".github/actions/plan"
 MATCHER = ROOT / ".github/actions/setup/mistakes.json"
-"""What GitHub finds mistakes by, in the output of a step."""
+"""Expression of GitHub for mistakes in the output of a step."""
 STEPS = [
     *TRAIN["jobs"]["rehearse"]["steps"],
     *yaml.safe_load((PLAN / "action.yml").read_text())["runs"]["steps"],

@@ -41,7 +41,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a server with a database of its own."""
+    """Address of a server with a new database."""
     folder = tmp_path_factory.mktemp("mlflow")
     port = free_port()
     words = ["server", "--port", str(port), "--workers", "1"]

@@ -28,7 +28,7 @@ TRAINER = "args: {task: digits, strategy: ddp, epochs: 1}"
 
 
 class Rehearsed(NamedTuple):
-    """What a cloud is called here, and an account of it."""
+    """Name of a cloud here, and an account of it."""
 
     platform: str
     contract: str
@@ -175,7 +175,7 @@ def test_a_script_finds_what_the_cloud_promises_and_nothing_of_the_persons_shell
 
 
 def check_results(cli: CommandLine, run: str, cloud: str) -> None:
-    """What both nodes left is in the run folder, and comes back; a link that leads out does not."""
+    """Files of both nodes are in the run folder, and come back; a link that leads out does not."""
     folder = cli.run_folder(run)
     stored = sorted(path.name for path in (folder / "model").iterdir())
     as_links = [f"{name}.cloudtrain-link" for name in NAMES[:2]]

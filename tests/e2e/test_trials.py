@@ -1,7 +1,7 @@
 """Trials of a sweep that really train end themselves at a rung, and those that wait there go on
 from their checkpoint.
 
-What the launcher decides is shown by tests/entrypoints/launcher/test_trial.py.
+The launcher's decisions are shown by tests/entrypoints/launcher/test_trial.py.
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ class Server(ABC):
             if body is not None:
                 self.sent.append((call, body))
             struck = [fault for fault in self._faults if fault.applies_to(call)]
-        # Not under the lock: it may make calls of its own.
+        # Not under the lock: it may make calls.
         if not struck and self.intercept is not None:
             kind = self.intercept(call, request)
             struck = [Fault(kind=kind)] if kind is not None else []

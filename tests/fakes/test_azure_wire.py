@@ -136,7 +136,7 @@ BARRIERS: dict[str, tuple[str, Any, int, str]] = {
     "a policy": ("policy", "require cost tag", 403, "RequestDisallowedByPolicy"),
     "throttling": ("throttled", {"PutJob": 1}, 429, "TooManyRequests"),
 }
-"""What stands before a job: the field of the account, its value, status and code of the answer."""
+"""Barriers before a job: the field of the account, its value, status and code of the answer."""
 
 
 @pytest.mark.parametrize("case", BARRIERS)

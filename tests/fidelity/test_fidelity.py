@@ -80,7 +80,7 @@ MOTO = {
         "sagemaker", "create_training_job", JOB, "training-job/bad_name"
     ),
 }
-"""What AWS does -> what moto does instead. The imitation answers all but STS's itself.
+"""Behaviour of AWS -> moto's instead. The imitation answers all but STS's itself.
 
 Contradictions to the services' models are in `tests/fakes/aws/service_models.py`.
 """

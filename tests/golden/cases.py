@@ -16,7 +16,7 @@ from cloudtrain.spec.yaml_document import parse_document
 
 # Read at import: the tests' own home has no such variable.
 REWRITE = os.environ.get("CLOUDTRAIN_REWRITE_GOLDEN")
-"""Whether the files are written anew, of requests and of messages."""
+"""True if the files of requests and of messages are written anew."""
 
 PLAIN = """
 name: digits

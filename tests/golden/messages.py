@@ -38,7 +38,7 @@ from tests.support.samples import BORN, repeated, write_events
 TABLE = Path(__file__).with_name("messages.yaml")
 MESSAGES = Path(__file__).with_name("messages.txt")
 HEAD = "### "
-"""What the title of a case begins with in the file of messages."""
+"""Beginning of a case's title in the file of messages."""
 
 OF_CLICK = re.compile(r"no such option: (--?\w+)")
 """Words of click before 8.2."""

@@ -226,7 +226,7 @@ def planned_with(members: dict[str, Any]) -> Plan:
 
 
 def sdk_accepts(plan: Plan, home: Path) -> bool:
-    """Whether the SDK reads the request of a plan, and can turn it into a body."""
+    """True if the SDK reads the request of a plan, and can turn it into a body."""
     from azure.ai.ml.exceptions import UserErrorException, ValidationException
     from marshmallow import ValidationError
 

@@ -160,7 +160,7 @@ NOT_OURS = {
     "is_smddprun_installed",
     "topology",
 }
-"""What the toolkit knows of AWS's own libraries and of GB200 machines."""
+"""Facts of the toolkit about AWS's own libraries and GB200 machines."""
 
 
 @needs_toolkit

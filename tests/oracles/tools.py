@@ -1,4 +1,4 @@
-"""Where the programs of `make oracles` are, and the reason to skip without one."""
+"""Places of the programs of `make oracles`, and the reason to skip without one."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _complaints_about(
             yield f"{name}: {call.operation}: took it for an answer"
 
 
-# What a user is told about a whole account.
+# Messages to a user about a whole account.
 
 
 def checks_for(provider: str, spec: dict[str, Any]) -> list[Check]:

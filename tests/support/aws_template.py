@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # CloudFormation templates: read with their short forms, and resolved for given parameters.
 # After "Intrinsic function reference" and "Template reference" of the CloudFormation user guide.
-# What a template uses and this does not know is an error, so that nothing passes unseen.
+# An unknown part of a template is an error, so that nothing passes unseen.
 
 NO_VALUE = object()
 

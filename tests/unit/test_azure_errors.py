@@ -1,4 +1,4 @@
-"""What Azure's errors mean to a user, by code and by words, and which login failed."""
+"""Meaning of Azure's errors to a user, by code and by words; and which login failed."""
 
 from __future__ import annotations
 

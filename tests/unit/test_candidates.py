@@ -1,4 +1,4 @@
-"""Which failure of a log is chosen, and how tracebacks of any shape are read."""
+"""Choice of the failure in a log, and tracebacks of any shape."""
 
 from __future__ import annotations
 

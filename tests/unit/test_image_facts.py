@@ -1,4 +1,4 @@
-"""What names say of images and GPUs, and which machines run an image."""
+"""Facts in the names of images and GPUs, and the machines that run an image."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_the_xdg_folders_are_honoured(home: Path, job: Path, tmp_path: Path) -> 
     assert (settings["provider"], settings["data_dir"]) == ("x", "/data/cloudtrain")
 
 
-# What the folder of a job, which may be a stranger's, can set.
+# Settings of a job's folder, which may be a stranger's.
 
 OWN = {
     "data_dir": ('"../data"', "/own/data"),

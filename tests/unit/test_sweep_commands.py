@@ -142,7 +142,7 @@ sys.exit(7)
 
 @pytest.fixture
 def interrupted(sweep: SweepFolder, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a driver of a sweep writes that nothing drives now."""
+    """File that a new driver of the interrupted sweep writes."""
     journal = sweep.path / JOURNAL
     journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:-1]))
     python = python_program(sweep.path / "python", DRIVER_THAT_STARTS_A_TRIAL)

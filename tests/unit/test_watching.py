@@ -264,7 +264,7 @@ def test_without_a_terminal_the_screen_is_printed_once(
     assert call("top", "a-1").out.startswith("a-1  succeeded  2 x 4 ranks  local\n")
 
 
-# What status shows of the remaining time and the cost.
+# Remaining time and cost, as status shows them.
 
 PLAN: dict[str, Any] = {
     "provider": "aws",

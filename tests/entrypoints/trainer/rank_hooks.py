@@ -20,7 +20,7 @@ from tests.entrypoints.trainer import own_models
 from tests.support.waiting import eventually
 
 MEMORY_MB = 48 * own_models.MEGABYTES_PER_SAMPLE
-"""What is left to a rank for a step of `Hungry`: too little for 64 samples, enough for 32."""
+"""Memory of a rank for a step of `Hungry`: too little for 64 samples, enough for 32."""
 
 KILL = "KILL"
 """The variable that says when `kill_at_a_moment` kills which ranks: step, seconds after its start,

@@ -1,4 +1,4 @@
-"""What the trainer writes beside the weights: containers load the model without cloudtrain."""
+"""Files that the trainer writes beside the weights: containers load the model without cloudtrain."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class Account:
     blob_page: int = 5000
     """How many blobs a page has at most."""
     keeps_deleted: bool = False
-    """Whether storage has soft delete."""
+    """True if storage has soft delete."""
     created: float = field(default_factory=time.time)
     """Unix timestamp of the workspace's creation."""
     closing: threading.Event = field(default_factory=threading.Event)

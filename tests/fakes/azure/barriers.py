@@ -1,4 +1,4 @@
-"""What stands before Azure's services: tenants, policies, private networks, firewalls, throttling.
+"""Barriers before Azure's services: tenants, policies, private networks, firewalls, throttling.
 
 The answers are those of public reports, with the names of this imitation.
 """

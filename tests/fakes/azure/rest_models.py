@@ -37,7 +37,7 @@ _KINDS = {
 """Name in a call, such as GetWorkspace or ListCodes -> what it answers."""
 _JSON_TYPES = {datetime: str, timedelta: str, float: int | float}
 _ACCEPTED = "hash_version: |'resources' on object of type 'SweepJob'|: 'Ray' is not in"
-"""What the SDK sends, and the service takes, beside these models: a number, and older members."""
+"""Values that the SDK sends, and the service takes, beside these models: a number, and older members."""
 _UNKNOWN = "Could not find member '"
 
 

@@ -40,7 +40,7 @@ READS = {
 
 ACCOUNTS = yaml.safe_load((Path(__file__).parents[2] / "data" / "aws_accounts.yaml").read_text())
 UNTOLD = ["use of the quotas", "trust policy", "bucket policies", "key policies"]
-"""What no call tells of any job."""
+"""Questions about any job that no call answers."""
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ DESCRIBED = {
     "LastModifiedTime": 0,
     "EndpointStatus": "InService",
 }
-"""What the service adds to what is created; the imitation checks all by the service's model."""
+"""Members that the service adds to a new resource; the imitation checks all by the service's model."""
 
 
 def test_the_guide_serves_and_registers_the_model_of_the_run(
