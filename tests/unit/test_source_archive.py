@@ -213,8 +213,10 @@ def test_a_full_disk_is_the_stores_fault(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full:
-        def compress(self, data: bytes) -> bytes:
+        def compress(self, data: bytes = b"") -> bytes:
             raise OSError(errno.ENOSPC, "No space left on device")
+
+        flush = compress
 
     monkeypatch.setattr("zlib.compressobj", lambda *_: Full())
     with pytest.raises(StorageError, match="No space left"):
