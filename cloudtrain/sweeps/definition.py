@@ -145,6 +145,20 @@ class Definition:
 
         return runs * (1 + self.retries)
 
+    def worst_usd(self, trials: int, spent_usd: float = 0.0) -> float | None:
+        """Return the maximum cost of these trials; None without costs or with an unknown price.
+
+        `spent_usd`: part of the budget that other trials take.
+        """
+        if self.trial_cap.usd is None:
+            return None
+
+        worst = self.trial_cap.usd * self.most_runs(trials)
+        if self.budget.usd is None:
+            return worst
+
+        return min(worst, self.budget.usd - spent_usd)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON with the version of the format. The space is written as in job.yaml."""
         space = {key: dimension.text() for key, dimension in self.space.items()}

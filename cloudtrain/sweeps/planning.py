@@ -46,18 +46,7 @@ class SweepPlan:
     @property
     def worst_usd(self) -> float | None:
         """Maximum cost of all trials; None without costs or with an unknown price."""
-        definition = self.definition
-        budget = definition.budget.usd
-        trial_usd = definition.trial_cap.usd
-
-        if trial_usd is None:
-            return None
-
-        worst = trial_usd * definition.most_runs(definition.trials)
-        if budget is None:
-            return worst
-
-        return min(budget, worst)
+        return self.definition.worst_usd(self.definition.trials)
 
     @property
     def is_billed(self) -> bool:

@@ -306,7 +306,9 @@ def plan_extension(
         event=event,
         new_trials=most,
         resumed=resumed,
-        worst_usd=_worst_usd(extended, most + len(resumed)),
+        worst_usd=extended.definition.worst_usd(
+            most + len(resumed), extended.spent_usd + extended.committed_usd
+        ),
     )
 
 
@@ -333,19 +335,6 @@ def _refuse_budget(state: SweepState, extended: SweepState, time_now: float) -> 
     if refusal and state.ended:
         flag = "--max-time" if "time" in refusal else "--max-cost"
         raise UsageError(f"no trial can be started: {refusal}", hint=f"{flag} raises the budget")
-
-
-def _worst_usd(extended: SweepState, trials: int) -> float | None:
-    definition = extended.definition
-    trial_usd = definition.trial_cap.usd
-    if trial_usd is None:
-        return None
-
-    worst = trial_usd * definition.most_runs(trials)
-    if definition.budget.usd is None:
-        return worst
-
-    return min(worst, definition.budget.usd - extended.spent_usd - extended.committed_usd)
 
 
 def _id(state: SweepState) -> str:

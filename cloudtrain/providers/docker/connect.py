@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from cloudtrain.extras import importing
@@ -15,14 +14,12 @@ ANSWER_SECONDS = 60.0
 """Timeout of one call."""
 
 
-@contextmanager
-def docker_engine(seconds: float = ANSWER_SECONDS) -> Iterator[Engine]:
-    """Connect to the engine. `seconds`: timeout of one call.
+def docker_engine(seconds: float = ANSWER_SECONDS) -> AbstractContextManager[Engine]:
+    """Return a connection to the engine. `seconds`: timeout of one call.
 
     Raise UsageError if the SDK is not installed, CloudError if no engine answers.
     """
     with importing("docker", "containers and images need Docker's SDK"):
         from cloudtrain.providers.docker.engine import engine
 
-    with engine(seconds) as connection:
-        yield connection
+    return engine(seconds)

@@ -18,6 +18,7 @@ from cloudtrain.providers.docker.container_spec import (
 )
 from cloudtrain.providers.docker.declaration import DECLARATION
 from cloudtrain.providers.local.backend import LocalBackend, gpus_of, require_unix, resolve_path
+from cloudtrain.providers.local.machine import memory_bytes
 from cloudtrain.providers.progress import Progress
 from cloudtrain.runs.paths import RunPaths
 
@@ -187,16 +188,8 @@ class DockerProvider(LocalBackend):
 
 def _shm_bytes(settings: Settings, spec: JobSpec, gpus: int) -> int:
     """Return the shared memory of a node in bytes, by its processes and its memory."""
-    memory = settings.get("docker.memory") or host_memory_bytes() // spec.resources.nodes
+    memory = settings.get("docker.memory") or memory_bytes() // spec.resources.nodes
     return default_shm_bytes(spec.resources.processes_on(gpus), memory)
-
-
-def host_memory_bytes() -> int:
-    """Return this machine's memory in bytes; 8 GiB if unknown."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return 2**33
 
 
 def _run_binds(plan: Plan, node: int, layout: Layout) -> list[Bind]:

@@ -72,16 +72,12 @@ def crowding_rules(plan: Plan, cores: int) -> list[Issue]:
         return []
 
     unit = "core" if cores == 1 else "cores"
-    memory = format_size(_memory_bytes())
+    memory = format_size(machine.memory_bytes())
     message = (
         f"{processes} processes share this machine, which has {cores} {unit} and {memory} of memory"
     )
     hint = f"--set resources.nodes=1 --set resources.processes={cores}"
     return [plan.located(warning(message, hint, path=("resources", "processes")))]
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def host_checks(plan: Plan) -> list[Issue]:

@@ -32,6 +32,14 @@ class LocalConfig(ProviderConfig):
     """Name of the system as in `sys.platform`: `linux`, `darwin`."""
 
 
+def memory_bytes() -> int:
+    """Return this machine's memory in bytes; 8 GiB if unknown."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 2**33
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PythonFacts:
     """Facts about the Python of local runs."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from cloudtrain.providers.local.machine import LocalConfig
 from cloudtrain.providers.rehearsal.base import PlainEmulator
 from cloudtrain.runs.paths import RunPaths
 from cloudtrain.settings import Settings
+from cloudtrain_wire.cores import available_cores
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.checkup import Check
@@ -53,7 +53,7 @@ class LocalProvider(LocalBackend):
             unused=UNUSED,
             config=LocalConfig(
                 python=settings.get("python") or sys.executable,
-                cores=_usable_cores(),
+                cores=available_cores(),
                 system=sys.platform,
             ),
             gpus=gpus,
@@ -129,14 +129,6 @@ class LocalProvider(LocalBackend):
             threads=max(1, config.cores // (nodes * per_node * plan.context.trials_at_once)),
         )
         return self._request(plan, node_launches)
-
-
-def _usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-
-    return os.cpu_count() or 1
 
 
 PROVIDER = LocalProvider
