@@ -239,24 +239,30 @@ def context(folder: Path, name: str, host: str, *, current: bool = True) -> None
         (folder / "config.json").write_text(json.dumps({"currentContext": name}))
 
 
-def test_the_engine_is_looked_for_where_the_docker_program_looks(tmp_path: Path) -> None:
-    own_config = {"DOCKER_CONFIG": str(tmp_path)}
-    assert address(own_config) == ("unix:///var/run/docker.sock", "")
+def test_the_engine_is_looked_for_where_the_docker_program_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    assert address() == ("unix:///var/run/docker.sock", "")
+    assert "DOCKER_HOST" not in environment_of_sdk()
     context(tmp_path, "desktop", "unix:///home/me/docker.sock")
     context(tmp_path, "far", "ssh://me@there", current=False)
-    assert address(own_config) == ("unix:///home/me/docker.sock", "the docker context desktop")
-    assert environment_of_sdk(own_config)["DOCKER_HOST"] == "unix:///home/me/docker.sock"
-    assert address({**own_config, "DOCKER_HOST": "tcp://127.0.0.1:1"}) == (
-        "tcp://127.0.0.1:1",
-        "DOCKER_HOST",
-    )
-    remote_config = {**own_config, "DOCKER_HOST": "tcp://127.0.0.1:1", "DOCKER_CONTEXT": "far"}
-    assert address(remote_config) == ("ssh://me@there", "the docker context far")
-    assert "DOCKER_HOST" not in environment_of_sdk(remote_config)
-    assert address({**own_config, "DOCKER_CONTEXT": "default"}) == (
-        "unix:///var/run/docker.sock",
-        "",
-    )
+    assert address() == ("unix:///home/me/docker.sock", "the docker context desktop")
+    assert environment_of_sdk()["DOCKER_HOST"] == "unix:///home/me/docker.sock"
+
+    monkeypatch.setenv("DOCKER_CONTEXT", "far")
+    assert address() == ("ssh://me@there", "the docker context far")
+    assert "DOCKER_HOST" not in environment_of_sdk()
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    assert address() == ("ssh://me@there", "the docker context far")
+    assert "DOCKER_HOST" not in environment_of_sdk()
+    monkeypatch.delenv("DOCKER_CONTEXT")
+    assert address() == ("tcp://127.0.0.1:1", "DOCKER_HOST")
+    assert environment_of_sdk()["DOCKER_HOST"] == "tcp://127.0.0.1:1"
+    monkeypatch.setenv("DOCKER_CONTEXT", "default")
+    assert address() == ("unix:///var/run/docker.sock", "")
 
 
 def test_a_place_for_all_providers_is_one_for_rehearsals_too() -> None:

@@ -380,27 +380,32 @@ def files(own_home: Path) -> Path:
 @pytest.mark.parametrize("case", REGIONS.values(), ids=REGIONS.keys())
 @pytest.mark.usefixtures("files")
 def test_the_region_is_that_of_awss_own_tools(
-    case: tuple[Mapping[str, str], tuple[str, str] | None],
+    case: tuple[Mapping[str, str], tuple[str, str] | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environ, expected = case
-    assert cli_default_region(environ) == expected
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert cli_default_region() == expected
 
 
-def test_the_workspace_is_that_of_azures_command_line(files: Path, tmp_path: Path) -> None:
-    assert cli_default_account({}) == {
+def test_the_workspace_is_that_of_azures_command_line(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli_default_account() == {
         "subscription": (SUBSCRIPTION, "~/.azure/azureProfile.json"),
         "resource_group": ("my-group", "~/.azure/config:4"),
         "workspace": ("my-workspace", "~/.azure/config:5"),
         "location": ("westeurope", "~/.azure/config:6"),
     }
-    assert cli_default_account({"AZURE_DEFAULTS_GROUP": "mine"})["resource_group"] == (
-        "mine",
-        "environment AZURE_DEFAULTS_GROUP",
-    )
     assert workspace_of(load_settings(tmp_path)) == (SUBSCRIPTION, "my-group", "my-workspace")
-    assert cli_default_account({"AZURE_CONFIG_DIR": str(tmp_path)}) == {}
     (files / ".azure/azureProfile.json").write_text("{broken")
-    assert "subscription" not in cli_default_account({})
+    assert "subscription" not in cli_default_account()
+
+    monkeypatch.setenv("AZURE_DEFAULTS_GROUP", "mine")
+    group = ("mine", "environment AZURE_DEFAULTS_GROUP")
+    assert cli_default_account()["resource_group"] == group
+    monkeypatch.setenv("AZURE_CONFIG_DIR", str(tmp_path))
+    assert cli_default_account() == {"resource_group": group}
 
 
 def planned(provider: str, tmp_path: Path, **sections: object) -> Plan:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from cloudtrain.catalog import dlc_regions
@@ -111,9 +110,9 @@ def configured_region(settings: Settings) -> str:
     return str(settings.get("aws.region") or (cli_default_region() or [""])[0])
 
 
-def cli_profile(environ: Mapping[str, str] = os.environ) -> str:
+def cli_profile() -> str:
     """Return the profile that the AWS CLI would use, by its variables; empty for the default."""
-    return environ.get("AWS_DEFAULT_PROFILE") or environ.get("AWS_PROFILE") or ""
+    return os.environ.get("AWS_DEFAULT_PROFILE") or os.environ.get("AWS_PROFILE") or ""
 
 
 def _cli_defaults() -> dict[str, CliDefault]:
@@ -124,7 +123,7 @@ def _cli_defaults() -> dict[str, CliDefault]:
     return {"region": region}
 
 
-def cli_default_region(environ: Mapping[str, str] = os.environ) -> CliDefault | None:
+def cli_default_region() -> CliDefault | None:
     """Return the region that the AWS CLI would use, or None.
 
     Environment variables come first, then the profile in `~/.aws/config`, as in "Configuration and
@@ -132,11 +131,11 @@ def cli_default_region(environ: Mapping[str, str] = os.environ) -> CliDefault | 
     `AWS_DEFAULT_REGION`: both count here.
     """
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-        if default := environment_value(environ, name):
+        if default := environment_value(name):
             return default
 
-    profile = cli_profile(environ) or "default"
-    path = Path(environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
+    profile = cli_profile() or "default"
+    path = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
     sections = [f"profile {profile}"]
     if profile == "default":
         sections.append("default")

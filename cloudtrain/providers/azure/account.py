@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from cloudtrain.errors import Issue, UsageError
@@ -116,16 +116,16 @@ def workspace_of(settings: Settings) -> tuple[str, str, str]:
     return config.subscription, config.resource_group, config.workspace
 
 
-def cli_default_account(environ: Mapping[str, str] = os.environ) -> dict[str, CliDefault]:
+def cli_default_account() -> dict[str, CliDefault]:
     """Return the settings of the Azure CLI with origins: variables first, then its files.
 
     As in "Azure CLI configuration" of Microsoft's documentation: defaults are in `~/.azure/config`,
     and `az account set` stores the subscription in `~/.azure/azureProfile.json`.
     """
-    folder = Path(environ.get("AZURE_CONFIG_DIR") or "~/.azure").expanduser()
+    folder = Path(os.environ.get("AZURE_CONFIG_DIR") or "~/.azure").expanduser()
     defaults: dict[str, CliDefault] = {}
     for setting, name in _DEFAULTS.items():
-        value = environment_value(environ, f"AZURE_DEFAULTS_{name.upper()}")
+        value = environment_value(f"AZURE_DEFAULTS_{name.upper()}")
         value = value or ini_value(folder / "config", "defaults", name)
         if value:
             defaults[setting] = value

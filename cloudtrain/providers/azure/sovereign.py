@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import NamedTuple
 
 CLOUD_VARIABLE = "AZUREML_CURRENT_CLOUD"
@@ -59,11 +58,9 @@ def cloud_of_registry(host: str) -> SovereignCloud | None:
     return next((cloud for cloud in CLOUDS if host.endswith(f".{cloud.registries}")), None)
 
 
-def missing_variables(
-    cloud: SovereignCloud, environ: Mapping[str, str] = os.environ
-) -> dict[str, str]:
+def missing_variables(cloud: SovereignCloud) -> dict[str, str]:
     """Return the variables that lead the SDK and its logins to a cloud, if it is not led there."""
-    if environ.get(METADATA_VARIABLE) or environ.get(CLOUD_VARIABLE) == cloud.name:
+    if os.environ.get(METADATA_VARIABLE) or os.environ.get(CLOUD_VARIABLE) == cloud.name:
         return {}
 
     return {CLOUD_VARIABLE: cloud.name, "AZURE_AUTHORITY_HOST": cloud.login}

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import socket
-from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -114,22 +113,18 @@ _PUSHES = (
 """Patterns of a registry's messages, each with what to do next."""
 
 
-def address(environ: Mapping[str, str] | None = None) -> tuple[str, str]:
+def address() -> tuple[str, str]:
     """Return the engine's address and its origin; the origin is empty for the default socket.
 
     Origins are `DOCKER_HOST` or `the docker context NAME`. DOCKER_CONTEXT comes before DOCKER_HOST,
     and that before the current context (Docker CLI reference, "Environment variables"). An
     unreadable context yields an address that begins with `(unknown`.
     """
-    environ = os.environ if environ is None else environ
-    folder = Path(
-        environ.get("DOCKER_CONFIG") or Path(environ.get("HOME") or "~").expanduser() / ".docker"
-    )
-
-    name = environ.get("DOCKER_CONTEXT", "")
+    folder = Path(os.environ.get("DOCKER_CONFIG") or "~/.docker").expanduser()
+    name = os.environ.get("DOCKER_CONTEXT", "")
     if not name:
-        if environ.get("DOCKER_HOST"):
-            return environ["DOCKER_HOST"], "DOCKER_HOST"
+        if where := os.environ.get("DOCKER_HOST"):
+            return where, "DOCKER_HOST"
         name = str(_read(folder / "config.json").get("currentContext") or "")
     if name in ("", "default"):
         return DEFAULT_SOCKET, ""
@@ -140,16 +135,16 @@ def address(environ: Mapping[str, str] | None = None) -> tuple[str, str]:
     return str(where), f"the docker context {name}"
 
 
-def sdk_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def sdk_environment() -> dict[str, str]:
     """Return variables that lead the SDK to the same engine; it does not read all contexts."""
-    environ = os.environ if environ is None else environ
-    where, by = address(environ)
-    if not by or by == "DOCKER_HOST":
-        return dict(environ)
-    if where.startswith(("unix://", "npipe://")):
-        return {**environ, "DOCKER_HOST": where}
+    variables = dict(os.environ)
+    where, by = address()
+    if where.startswith(("unix://", "npipe://")) and by:
+        variables["DOCKER_HOST"] = where
+    elif by and by != "DOCKER_HOST":
+        variables.pop("DOCKER_HOST", None)
 
-    return {name: value for name, value in environ.items() if name != "DOCKER_HOST"}
+    return variables
 
 
 def require_listener(seconds: float) -> None:

@@ -5,6 +5,7 @@ The CLIs' files are read as plain text: no SDK, no process.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
@@ -175,12 +176,13 @@ def display_path(path: Path) -> str:
     return str(path)
 
 
-def environment_value(environ: Mapping[str, str], name: str) -> CliDefault | None:
+def environment_value(name: str) -> CliDefault | None:
     """Return the value of an environment variable; None if it is empty or not set."""
-    if not environ.get(name):
+    value = os.environ.get(name)
+    if not value:
         return None
 
-    return (environ[name], f"environment {name}")
+    return value, f"environment {name}"
 
 
 def clock_check(date: str, local_time: float) -> Check:
