@@ -222,12 +222,11 @@ class Search:
 
     def best(self, rank: int | None = None, node: int | None = None) -> Candidate | None:
         """Return the most likely cause, or None; with a node only of that rank or the node."""
-        candidates = [
-            candidate
-            for (of_rank, of_node, _), printed in self._ranks.items()
-            if node is None or (of_rank in (None, rank) and of_node in (None, node))
-            for candidate in printed.candidates.values()
-        ]
+        candidates: list[Candidate] = []
+        for (of_rank, of_node, _), printed in self._ranks.items():
+            if node is None or (of_rank in (None, rank) and of_node in (None, node)):
+                candidates += printed.candidates.values()
+
         if node is None and self._header:
             candidates.append(self._header)
         for candidate in candidates:

@@ -166,11 +166,14 @@ def _own_filters(top: Path) -> set[str]:
     ValueError if a name does not fit on a command line.
     """
     words = _git(top, *_FILTERS, may_fail=True).decode(errors="replace").split("\0")
-    keys = [key for scope, key in zip(words[::2], words[1::2], strict=False) if scope not in _USERS]
-    names = {key.removeprefix("filter.").rpartition(".")[0] for key in keys}
-
-    if odd := [name for name in names if not re.fullmatch(r"[\w.-]+", name, re.ASCII)]:
-        raise ValueError(f"filters with odd names: {odd}")
+    names = set()
+    for scope, key in zip(words[::2], words[1::2], strict=False):
+        name = key.removeprefix("filter.").rpartition(".")[0]
+        if scope in _USERS:
+            continue
+        if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
+            raise ValueError(f"a filter with an odd name: {name}")
+        names.add(name)
 
     return names
 

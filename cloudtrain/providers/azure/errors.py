@@ -259,9 +259,15 @@ def _login_problem(text: str) -> str:
 
     The list of DefaultAzureCredential begins with the ways that nobody uses on this machine.
     """
-    problems = {name: " ".join(reason.split()) for name, reason in _CREDENTIAL.findall(text)}
-    tried = {name: reason for name, reason in problems.items() if not _NOT_SET_UP.search(reason)}
-    return "; ".join(f"{name}: {reason[:500]}" for name, reason in (tried or problems).items())
+    tried = []
+    problems = []
+    for name, reason in _CREDENTIAL.findall(text):
+        plain = " ".join(reason.split())
+        problems.append(f"{name}: {plain[:500]}")
+        if not _NOT_SET_UP.search(plain):
+            tried.append(problems[-1])
+
+    return "; ".join(tried or problems)
 
 
 def _from_response(error: sdk.HttpResponseError, where: str, action: str) -> CloudError:
