@@ -103,11 +103,6 @@ def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo) -> SourceEntry | None:
     if content is None:
         return None
 
-    content_digest = hashlib.sha256()
-    while block := content.read(_BLOCK):
-        content_digest.update(block)
-
+    digest = hashlib.file_digest(content, "sha256").hexdigest()
     executable = member.mode == FOLDER_MODE
-    return SourceEntry(
-        member.name, member.size, executable=executable, sha256=content_digest.hexdigest()
-    )
+    return SourceEntry(member.name, member.size, executable=executable, sha256=digest)
