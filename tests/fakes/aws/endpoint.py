@@ -93,15 +93,11 @@ class Endpoint(Server):
             TARGET: Quotas(service.account),
         }
         self.batch = service.batch
-        self.simulation = Simulation(f"http://{moto[0]}:{moto[1]}")
         self.moto = moto
         self.stacks = Stacks()
         self.account = service.account
+        self.simulation = Simulation(self.account.account)
         self.region = service.account.region
-
-    def close(self) -> None:
-        super().close()
-        self.simulation.close()
 
     def call_of(self, request: Request) -> Call:
         return call_of(request)

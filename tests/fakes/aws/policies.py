@@ -6,10 +6,11 @@ import json
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
-import boto3
+from moto.iam.exceptions import NoSuchEntity, NotFoundException
+from moto.iam.models import iam_backends
 
 from tests.fakes.messages import Call, ServiceError
 
@@ -243,22 +244,12 @@ _PRINCIPAL = re.compile(r"arn:aws:iam::\d{12}:(?P<kind>user|role)/(?:.*/)?(?P<na
 
 
 class Simulation:
-    """The simulator of the account that moto has at `endpoint`."""
+    """The simulator of an account."""
 
     CALL = Call("iam", "SimulatePrincipalPolicy")
 
-    def __init__(self, endpoint: str) -> None:
-        self._endpoint = endpoint
-
-    @cached_property
-    def _iam(self) -> Any:
-        """moto's IAM; a client takes as long as a hundred calls."""
-        keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
-        return boto3.client("iam", endpoint_url=self._endpoint, region_name="us-east-1", **keys)
-
-    def close(self) -> None:
-        """Close its connections."""
-        self._iam.close()
+    def __init__(self, account: str) -> None:
+        self._account = account
 
     def call(self, operation: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """One call; ServiceError is what it answers instead."""
@@ -300,25 +291,20 @@ class Simulation:
             raise ServiceError("InvalidInput", message, 400)
         kind = match["kind"]
         name = match["name"]
-        iam = self._iam
-        key = {f"{kind.capitalize()}Name": name}
+        # moto's own state: by its API a question takes a hundred times as long.
+        iam = iam_backends[self._account]["aws"]
         try:
-            for policy in getattr(iam, f"list_{kind}_policies")(**key)["PolicyNames"]:
-                yield from _parsed(
-                    getattr(iam, f"get_{kind}_policy")(**key, PolicyName=policy)["PolicyDocument"]
-                )
-            for attached in getattr(iam, f"list_attached_{kind}_policies")(**key)[
-                "AttachedPolicies"
-            ]:
-                version = iam.get_policy(PolicyArn=attached["PolicyArn"])["Policy"][
-                    "DefaultVersionId"
-                ]
-                stored = iam.get_policy_version(PolicyArn=attached["PolicyArn"], VersionId=version)
-                yield from _parsed(stored["PolicyVersion"]["Document"])
-        except iam.exceptions.NoSuchEntityException:
+            owner = iam.get_user(name) if kind == "user" else iam.get_role(name)
+        except (NoSuchEntity, NotFoundException):
             raise ServiceError(
                 "NoSuchEntity", f"The {kind} with name {name} cannot be found.", 404
             ) from None
+        for document in owner.policies.values():
+            yield from _parsed(document)
+        for attached in owner.managed_policies.values():
+            for version in attached.versions:
+                if version.is_default:
+                    yield from _parsed(version.document)
 
 
 def _decision(attempt: Attempt, policy: list[Statement]) -> str:
