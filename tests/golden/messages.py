@@ -23,6 +23,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fcntl import LOCK_EX, flock
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from shlex import split
@@ -68,6 +69,7 @@ class Case:
         return [*split(self.command), *overrides]
 
 
+@cache
 def read_cases() -> dict[str, Case]:
     """Return the cases of the table by their titles."""
     cases: dict[str, Case] = {}

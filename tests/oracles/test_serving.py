@@ -86,8 +86,7 @@ def test_the_toolkit_of_sagemakers_containers_loads_the_model_and_predicts(model
 
 @needs_oracles
 @pytest.mark.skipif(
-    find_spec("mlflow") is None or find_spec("mlflow.pyfunc") is None,
-    reason="needs the whole of mlflow",
+    find_spec("mlflow") is None or find_spec("flask") is None, reason="needs the whole of mlflow"
 )
 def test_mlflow_loads_the_model_and_predicts(model: str) -> None:
     assert answer(sys.executable, MLFLOW, model) == answer(sys.executable, OURS, model)

@@ -7,6 +7,7 @@ import math
 import os
 import random
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from cloudtrain.runs.store import RunStore
 from cloudtrain.settings import load_settings
 from tests.support.samples import born, write_events
 
-pytest.importorskip("mlflow.entities")
+pytestmark = pytest.mark.skipif(find_spec("mlflow") is None, reason="needs MLflow's client")
 
 ENDED = {"type": "ended", "time": 160.0, "state": "succeeded", "billing": {"usd": 1.5}}
 
