@@ -264,8 +264,11 @@ class AwsSite(Site):
 
     def put_model(self, run_id: str, **files: str) -> None:
         archive = packed(*(entry(name, text=text) for name, text in files.items()))
-        name = self.name_of(run_id)
-        self.cloud.put(f"cloudtrain/runs/{name}/output/model.tar.gz", archive)
+        self.cloud.put(f"cloudtrain/runs/{self.output_of(run_id)}/output/model.tar.gz", archive)
+
+    def output_of(self, run_id: str) -> str:
+        """Return the folder of a job's model below that of all runs."""
+        return self.name_of(run_id)
 
 
 class QueueSite(AwsSite):
@@ -276,6 +279,9 @@ class QueueSite(AwsSite):
 
     def name_of(self, run_id: str) -> str:
         return str(self.job_of(run_id).name)
+
+    def output_of(self, run_id: str) -> str:
+        return f"{run_id}/{self.name_of(run_id)}"
 
     def _queued(self, run_id: str) -> Any:
         """Return the service job of a run. Batch starts it at its next call."""

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.errors import CloudError
+from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.providers.aws import queue
 from cloudtrain.providers.aws.phases import billing, final_state, has_trained, phase_event
-from cloudtrain.providers.aws.submit import describe
+from cloudtrain.providers.aws.submit import describe, own_tag_values
+from cloudtrain.providers.shared.idempotent_create import own_tags, same_submission
 from cloudtrain.providers.shared.log_attempt import FinalState
 from cloudtrain_wire.events import Billing, Phase
 
@@ -100,3 +103,46 @@ def attempts_in_queue(cloud: AwsClient, job: Mapping[str, Any]) -> Attempts:
         waiting = queue.phase_in_queue(cloud, job)
 
     return Attempts(described, arns, job, waiting)
+
+
+def attempts_without_queue(
+    cloud: AwsClient, run_id: str, tags: Mapping[str, str], known: Sequence[str]
+) -> Attempts | None:
+    """Return the training jobs of a service job that Batch has forgotten; None if none began.
+
+    SageMaker remembers them, and finds them by the tags of the run. `known`: ARNs that were seen.
+    """
+    try:
+        arns = list(dict.fromkeys((*known, *_arns_by_tags(cloud, run_id, tags))))
+    except CloudError as error:
+        if not known:
+            problem = f"how {run_id} ended is unknown: AWS Batch has forgotten it; {error.what}"
+            raise CloudError(
+                problem, hint=error.hint, code=error.code, transient=error.transient
+            ) from None
+        arns = list(known)
+    if not arns:
+        return None
+
+    described = describe(cloud, queue.name_of(arns[-1]))
+    return Attempts(described, arns) if described else None
+
+
+def _arns_by_tags(cloud: AwsClient, run_id: str, tags: Mapping[str, str]) -> list[str]:
+    """Return the ARNs of all training jobs of a submission, the earliest first."""
+    search = {
+        "Resource": "TrainingJob",
+        "SearchExpression": {
+            "Filters": [{"Name": f"Tags.{TAG_PREFIX}run", "Operator": "Equals", "Value": run_id}]
+        },
+        "SortBy": "LastModifiedTime",
+        "SortOrder": "Ascending",
+    }
+    arns = []
+    for page in cloud.pages("sagemaker", "search", **search):
+        for result in page.get("Results", []):
+            job = result["TrainingJob"]
+            if same_submission(own_tags(tags), own_tag_values(job.get("Tags", []))):
+                arns.append(str(job["TrainingJobArn"]))
+
+    return arns

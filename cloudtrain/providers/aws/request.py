@@ -116,9 +116,16 @@ def source_uri(bucket: str, digest: str) -> str:
 
 
 def output_uri(plan: Plan) -> str:
-    """Return the S3 URI below which SageMaker stores model and output of each job."""
-    bucket = plan.target.config_as(AwsConfig).bucket
-    return section_of(plan).output or f"s3://{bucket}/{PREFIX}/runs"
+    """Return the S3 URI below which SageMaker stores model and output of each job.
+
+    Jobs of a queue have other names than their run: its folder holds theirs.
+    """
+    config = plan.target.config_as(AwsConfig)
+    uri = section_of(plan).output or f"s3://{config.bucket}/{PREFIX}/runs"
+    if config.queue:
+        uri = f"{uri.rstrip('/')}/{plan.run_id}"
+
+    return uri
 
 
 def published_uri(output: str, run_id: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.providers.aws import queue
-from cloudtrain.providers.aws.attempts import Attempts, attempts_in_queue
+from cloudtrain.providers.aws.attempts import Attempts, attempts_in_queue, attempts_without_queue
 from cloudtrain.providers.aws.config import client_of_run, config_of
 from cloudtrain.providers.aws.phases import (
     ended_at,
@@ -77,8 +77,9 @@ def observe(run: RunFolder, state: RunState) -> Iterator[Observation]:
         require_same_account(cloud, state.ref["arn"], run.run_id)
         if is_new(state, time_now):
             return
-        service = "AWS Batch" if config_of(run).queue else "SageMaker"
-        reason = f"{service} does not know this job (any more)"
+        reason = "SageMaker does not know this job (any more)"
+        if config_of(run).queue:
+            reason = "AWS Batch has forgotten it, and SageMaker has no training job of it"
         yield Observation(events=[Ended(time=time_now, state="failed", reason=reason)])
         return
 
@@ -106,21 +107,17 @@ def observe(run: RunFolder, state: RunState) -> Iterator[Observation]:
 
 
 def _attempts(cloud: AwsClient, run: RunFolder, state: RunState, arn: str) -> Attempts | None:
-    """Return the training jobs of a run; None if its job does not exist.
+    """Return the training jobs of a run; None if its job does not exist."""
+    if not config_of(run).queue:
+        described = describe(cloud, run.run_id)
+        return Attempts(described) if described else None
 
-    SageMaker remembers the last training job longer than a queue remembers its own one.
-    """
-    name = run.run_id
-    if config_of(run).queue:
-        service_job = queue.describe(cloud, arn)
-        if service_job:
-            return attempts_in_queue(cloud, service_job)
-        if not state.attempts:
-            return None
-        name = name_of(state.attempts[-1])
+    service_job = queue.describe(cloud, arn)
+    if service_job:
+        return attempts_in_queue(cloud, service_job)
 
-    described = describe(cloud, name)
-    return Attempts(described, state.attempts) if described else None
+    tags = document_of(run)["tags"]
+    return attempts_without_queue(cloud, run.run_id, tags, state.attempts)
 
 
 def usd_per_hour(described: Mapping[str, Any], run: RunFolder) -> float | None:

@@ -75,6 +75,8 @@ def _matches(job: Job, wish: Mapping[str, str]) -> bool:
             return bool(job["LastModifiedTime"] >= since.timestamp())
         case "TrainingJobName", "Equals", str(value):
             return job.name == value
+        case name, "Equals", str(value) if name.startswith("Tags."):
+            return job.tags.get(name.removeprefix("Tags.")) == value
         case name, "Exists", None if name.startswith("Tags."):
             return name.removeprefix("Tags.") in job.tags
     raise invalid(f"Not part of this imitation: {wish}")

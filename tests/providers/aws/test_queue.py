@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from tests.providers.test_cloud_machine import (
     strike_submits,
 )
 from tests.support.clock import Clock
+from tests.support.in_process import call
 
 __all__ = ["new_machine"]
 
@@ -36,6 +37,8 @@ RARE = (
     *("stop from another machine", "a name in use", "jobs of others", "not shown yet"),
 )
 """Sequences of `KNOWN` that are not left to a thorough run."""
+
+HOUR = 3600.0
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("site_folder")]
 
@@ -160,6 +163,67 @@ def test_a_job_that_batch_has_forgotten_ends_as_its_training_job(
     job = batch.jobs.pop(batch.named("forgotten").arn)
     assert run.wait(60).state == "succeeded"
     batch.jobs[job.arn] = job
+
+
+@pytest.fixture
+def forgotten(batch: Any, clock: Clock) -> Iterator[Callable[[str], None]]:
+    """Let Batch forget a job, hours after its submit."""
+    jobs = {}
+
+    def forget(name: str) -> None:
+        job = batch.named(name)
+        jobs[job.arn] = batch.jobs.pop(job.arn)
+        clock.advance(3 * HOUR)
+
+    yield forget
+    batch.jobs.update(jobs)
+
+
+def test_a_job_that_nobody_looked_at_is_found_by_its_tags_after_batch_has_forgotten_it(
+    site: QueueSite, batch: Any, forgotten: Callable[[str], None]
+) -> None:
+    run = site.submit("unseen", limits={"retries": 1, "max_runtime": "1 h"})
+    for number in (1, 2):
+        site.job_of("unseen").take_machines()
+        site.start_job("unseen")
+        if number == 1:
+            batch.preempt("unseen")
+    site.finish_job("unseen")
+    attempts = [job["TrainingJobArn"] for job in batch.named("unseen").attempts]
+    forgotten("unseen")
+    state = run.wait(60)
+    assert (state.state, state.attempts) == ("succeeded", attempts)
+
+
+def test_a_forgotten_job_has_no_end_if_sagemaker_may_not_be_searched(
+    site: QueueSite, forgotten: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = site.submit("hidden")
+    monkeypatch.setattr(site.cloud.account, "denied_actions", {"sagemaker:Search"})
+    forgotten("hidden")
+    with pytest.raises(CloudError, match="how hidden ended is unknown"):
+        run.status()
+
+
+def test_a_forgotten_job_without_a_training_job_never_began(
+    site: QueueSite, batch: Any, forgotten: Callable[[str], None]
+) -> None:
+    batch.machines = 0
+    run = site.submit("never")
+    forgotten("never")
+    assert run.status().reason == (
+        "AWS Batch has forgotten it, and SageMaker has no training job of it"
+    )
+
+
+def test_a_removed_run_leaves_nothing_in_the_bucket(site: QueueSite, batch: Any) -> None:
+    run = site.submit("gone")
+    run.status()
+    site.put_model("gone", weights="w")
+    site.finish_job("gone")
+    run.wait(60)
+    assert call("rm", "--remote", "--yes", "gone").code == 0
+    assert not [name for name in site.cloud.keys("cloudtrain/runs/") if "gone" in name]
 
 
 def test_a_job_that_was_preempted_too_often_has_failed(site: QueueSite, batch: Any) -> None:
