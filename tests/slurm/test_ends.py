@@ -73,6 +73,18 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert log_of(tmp_path, run).count("begins at 0\n") == 2
 
 
+def test_a_job_that_has_succeeded_does_not_train_again_for_a_controller_that_lost_its_end(
+    tmp_path: Path,
+) -> None:
+    run = started(job_of(tmp_path, "print('trains')\n", limits="{retries: 1}"))
+    eventually(lambda: rows_of(run, "%T") == ["COMPLETED"])
+    answer_of("scontrol", "requeue", *rows_of(run))
+    eventually(lambda: "Restarts=1" in answer_of("scontrol", "show", "job", *rows_of(run)))
+    eventually(lambda: rows_of(run, "%T") == ["COMPLETED"])
+    assert run.wait(HANG_SECONDS).state == "succeeded"
+    assert log_of(tmp_path, run).count("] trains") == 2
+
+
 def test_a_job_that_slurm_warns_of_a_preemption_is_queued_again(tmp_path: Path) -> None:
     finish = tmp_path / "finish"
     run = started(job_of(tmp_path, counts_until(finish), limits="{retries: 1}"))

@@ -50,6 +50,25 @@ def test_a_forgotten_job_has_ended_as_the_accounting_says(
     assert (status.has_ended, status.outcome, status.phase) == (True, outcome, phase)
 
 
+@pytest.mark.parametrize(("code", "outcome"), [("0", ""), ("5", "stopped"), ("1", "failed")])
+def test_a_script_knows_its_end_better_than_a_controller_that_was_killed(
+    folder: Path, code: str, outcome: str
+) -> None:
+    (folder / "exit").write_text(f"{code}\n")
+    program(folder / "squeue", f"echo '108|NODE_FAIL|2||{folder}|None'")
+    status = job_status("digits-k2x9", folder)
+    assert status is not None
+    assert status.outcome == outcome
+
+
+def test_a_job_that_slurm_has_lost_is_told_as_such(folder: Path) -> None:
+    program(folder / "sacct", f"echo '108|RUNNING|2||{folder}|0:0'")
+    (folder / "owner").symlink_to("108")
+    status = job_status("digits-k2x9", folder)
+    assert status is not None
+    assert status.phase.startswith("Slurm has lost this job, and its script was killed")
+
+
 @pytest.mark.parametrize(
     "answer", [NO_ACCOUNTING, "true", "echo '108|RUNNING|2||'$(dirname $0)'|0:0'"]
 )

@@ -41,6 +41,9 @@ cd {folder} || exit 1
 # One job per run, even if this script was sent twice: the first to start takes the folder.
 ln -s "$SLURM_JOB_ID" owner 2>/dev/null
 [ "$(readlink owner)" = "$SLURM_JOB_ID" ] || exit 0
+
+# A controller that was killed before it saved the end of a job starts it again.
+case $(cat exit 2>/dev/null) in 0 | 5) exit "$(cat exit)" ;; esac
 rm -f exit stopped
 
 attempt=${{SLURM_RESTART_COUNT:-0}}

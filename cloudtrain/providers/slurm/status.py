@@ -156,9 +156,12 @@ def _status(job: SlurmJob, folder: Path) -> plugin.JobStatus:
     phase = job.phase + _restarts(folder)
     if job.state not in ENDED:
         return plugin.JobStatus(phase=phase, has_ended=False)
-    if job.state == "COMPLETED":
+
+    # The script knows its own end; a controller that was killed before it saved that says NODE_FAIL.
+    code = _text(folder / "exit")
+    if job.state == "COMPLETED" or code == "0":
         return _ended(phase, folder)
-    if job.state == "FAILED" and _text(folder / "exit") == STOPPED_CODE:
+    if job.state in ("FAILED", "NODE_FAIL") and code == STOPPED_CODE:
         return _ended("stopped", folder, "stopped")
     if job.state in STOPPED:
         return _ended(phase, folder, "stopped")
@@ -175,7 +178,11 @@ def _forgotten(owner: str, folder: Path) -> plugin.JobStatus | None:
     if code == STOPPED_CODE:
         return _ended("stopped", folder, "stopped")
 
-    return _ended(f"exit code {code or 'unknown'}{_last_words(folder)}", folder)
+    phase = f"exit code {code}"
+    if not code:
+        phase = "Slurm has lost this job, and its script was killed before it noted an exit code"
+
+    return _ended(phase + _last_words(folder), folder)
 
 
 def _restarts(folder: Path) -> str:
