@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,12 +54,13 @@ def chosen(name: str | None, data_dir: str | None) -> Run | Sweep:
 def _newest(store: RunStore, *, refuse_several: bool) -> Run | Sweep:
     """Return the newest submission of the current folder. Raise RunNotFound if there is none."""
     folder = Path.cwd()
-    candidates = [submission for submission in submissions(store) if submission.is_from(folder)]
-    if not candidates:
+    candidates = (submission for submission in submissions(store) if submission.is_from(folder))
+    newest = next(candidates, None)
+    if newest is None:
         raise _nothing_from(folder, store)
 
-    if refuse_several and len(candidates) > 1:
-        running = _running(candidates, store)
+    if refuse_several:
+        running = _running(folder, newest, store)
         if len(running) > 1:
             names = ", ".join(submission.id for submission in running)
             raise UsageError(
@@ -69,10 +69,9 @@ def _newest(store: RunStore, *, refuse_several: bool) -> Run | Sweep:
             )
 
         for submission in running:
-            if submission.id != candidates[0].id:
+            if submission.id != newest.id:
                 print_message(f"note: {submission.id} from this folder is still running")
 
-    newest = candidates[0]
     kind = "sweep" if newest.is_sweep else "run"
     print_message(f"{newest.id}, the last {kind} from this folder")
     return _open(newest)
@@ -102,17 +101,17 @@ def newest_of_job(data_dir: str | None, most: int) -> list[Run | Sweep]:
     return [_open(submission) for submission in chosen_ones]
 
 
-def _running(candidates: Iterable[Submission], store: RunStore) -> list[Submission]:
-    """Return the submissions that have not ended; ask again about those last seen running."""
-    running = []
-    states = {summary["run"]: summary["state"] for summary in summaries(store)}
-    for submission in candidates:
-        if states.get(submission.id) in (*ENDED, DAMAGED):
-            continue
-        if not _has_ended(_open(submission)):
-            running.append(submission)
+def _running(folder: Path, newest: Submission, store: RunStore) -> list[Submission]:
+    """Return the submissions from a folder that run; empty if only the newest one may.
 
-    return running
+    Those last seen running are asked about again.
+    """
+    over = {run["run"] for run in summaries(store) if run["state"] in (*ENDED, DAMAGED)}
+    candidates = [one for one in submissions(store, without=over) if one.is_from(folder)]
+    if all(submission.id == newest.id for submission in candidates):
+        return []
+
+    return [submission for submission in candidates if not _has_ended(_open(submission))]
 
 
 def _has_ended(candidate: Run | Sweep) -> bool:

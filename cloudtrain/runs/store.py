@@ -11,7 +11,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -298,8 +298,8 @@ class Submission:
         return str(folder) in self.places
 
 
-def submissions(store: RunStore) -> Iterator[Submission]:
-    """Yield runs and sweeps of this machine, newest first. Trials are left out.
+def submissions(store: RunStore, without: Collection[str] = ()) -> Iterator[Submission]:
+    """Yield runs and sweeps of this machine, newest first. Trials are left out, and these runs.
 
     Raise StorageError if the folder of all runs cannot be read.
     """
@@ -308,7 +308,7 @@ def submissions(store: RunStore) -> Iterator[Submission]:
         Submission(RunFolder(store.data_dir / SWEEPS / sweep), is_sweep=True) for sweep in sweeps
     ]
     for run_id in store.ids():
-        if not sweep_of_run(run_id, sweeps):
+        if run_id not in without and not sweep_of_run(run_id, sweeps):
             candidates.append(Submission(RunFolder(store.runs_dir / run_id), is_sweep=False))
 
     candidates.sort(key=lambda submission: submitted_at(submission.folder), reverse=True)

@@ -24,6 +24,8 @@ PROGRAM = "import time\ntime.sleep(0.01)\n"
 REPORT = "from cloudtrain_job import log_metrics\nlog_metrics(loss=1.0)\n"
 FEW = 2
 TRIALS = 8
+LIMIT = 3600
+"""Maximum seconds of a sweep: a busy machine takes long for trials that import torch."""
 
 
 def main() -> None:
@@ -38,8 +40,8 @@ def main() -> None:
         median = statistics.median(one.cpu for one in comparison.ours) / TRIALS
         comparison.notes["CPU seconds of a trial"] = f"{median:.2f}"
         comparisons.append(comparison)
-
-    report(comparisons, parsed.json)
+        report(comparisons, parsed.json)
+        sys.stdout.flush()
 
 
 def _cost_of_trials(first: str) -> Cost:
@@ -50,7 +52,7 @@ def _cost_of_trials(first: str) -> Cost:
         (job / "job.yaml").write_text(JOB)
         (job / "train.py").write_text(first + PROGRAM + REPORT)
         sweep = (str(BIN / "cloudtrain"), "sweep", "--provider", "local", "--yes", "--trials")
-        costs = [cost([*sweep, str(number)], env, job) for number in (FEW, FEW + TRIALS)]
+        costs = [cost([*sweep, str(number)], env, job, LIMIT) for number in (FEW, FEW + TRIALS)]
     few, many = costs
     return Cost(wall=many.wall - few.wall, cpu=many.cpu - few.cpu)
 

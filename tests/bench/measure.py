@@ -112,6 +112,17 @@ def _children_cpu() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
+def cpu_until_now() -> float:
+    """Return the CPU seconds of all processes that descend from this one, ended ones included."""
+    total = _children_cpu()
+    for pid in descendants():
+        with suppress(OSError):
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, stat[11:15])) / os.sysconf("SC_CLK_TCK")
+
+    return total
+
+
 def descendants() -> list[int]:
     """Return the processes that descend from this one."""
     parents: dict[int, int] = {}

@@ -18,7 +18,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.api.submit import submitting
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder, new_run_id
-from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.store import RunStore, Submission
 from cloudtrain.sweeps.journal import SweepEnded, SweepFolder
 from tests.support.function_trials import definition_of
 from tests.support.in_process import call
@@ -281,6 +281,20 @@ def test_runs_of_other_folders_are_never_the_default(
     ended("digits-aaaa")
     ended("other-bbbb", place=tmp_path / "other")
     assert call(words, *name).err.startswith("digits-aaaa, the last run from this folder\n")
+
+
+def test_the_default_is_found_without_the_plans_of_older_runs(
+    ended: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        ended(f"digits-{number:04}")
+    opened = []
+    is_from = Submission.is_from
+    monkeypatch.setattr(
+        Submission, "is_from", lambda one, place: (opened.append(one.id), is_from(one, place))[1]
+    )
+    assert call("status").err.startswith("digits-0019, the last run from this folder\n")
+    assert opened == ["digits-0019"]
 
 
 @pytest.mark.parametrize("words", ["stop", "rerun"])
