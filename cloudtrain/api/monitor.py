@@ -96,7 +96,7 @@ class RunMonitor:
         """
         self.history.read()
         if not self.state.created:
-            hint = f"what is left of it is in {self.folder.path}"
+            hint = f"delete what is left of it, the folder {self.folder.path}, to forget the run"
             message = f"run {self.folder.run_id} is damaged: its events do not tell how it began"
             raise StorageError(message, hint=hint)
 

@@ -174,7 +174,8 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     if state.state == "failed":
         why = diagnose_run(run.folder, state, brief=True).headline
     if why:
-        rows.append(("because", why))
+        label = "note" if state.state == "succeeded" else "because"
+        rows.append((label, why))
     if state.log_unread:
         rows.append(("log", f"cannot be read: {state.log_unread.reason}"))
     if state.kept_until > time.time():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cloudtrain.diagnosis.candidates import Raised
+from cloudtrain.diagnosis.candidates import Frame, Raised
 from cloudtrain.diagnosis.rule import fitting
 
 MAX_CODE = 80
@@ -15,6 +15,11 @@ _OF_VERSIONS = ("AttributeError", "ImportError", "NameError", "NotImplementedErr
 """Names of exceptions about what a program offers, not about the values that it gets."""
 
 _LACKING = (
+    (
+        r"^KeyError: '(?P<what>\w{1,60})' < __getitem__ in (?:<frozen os>|[^<]*[/\\]os\.py):",
+        "the environment variable {what} is not set: give it a value under env in job.yaml, or by"
+        " --set env.{what}=VALUE",
+    ),
     (
         r"^KeyError: (?P<what>['\"][^'\"]{1,60}['\"]|-?\d+)",
         "there is no {what} in what it reads: compare the names with those of the settings, of the"
@@ -68,7 +73,7 @@ def remedy_of_place(raised: Raised) -> str:
         advice = advice or "update both, or pin releases of them that go together"
     elif own_frame is None:
         return advice
-    elif own_frame is raised.frames[-1]:
+    elif own_frame is _innermost(raised, own_frame):
         where = f"your code ({own_frame.place})"
         code = own_frame.code
         if len(code) > MAX_CODE:
@@ -76,6 +81,12 @@ def remedy_of_place(raised: Raised) -> str:
         if code:
             where += f" stopped at `{code}`"
     else:
-        where = f"your code ({own_frame.place}) called {raised.frames[-1].place}"
+        where = f"your code ({own_frame.place}) called {_innermost(raised, own_frame).place}"
 
     return f"{where}; {advice or 'compare its values with what the message asks for'}"
+
+
+def _innermost(raised: Raised, own: Frame) -> Frame:
+    """Return the innermost frame that is not of Python's own start, such as `<frozen os>`."""
+    frames = (frame for frame in reversed(raised.frames) if not frame.file.startswith("<frozen"))
+    return next(frames, own)

@@ -96,7 +96,8 @@ def parse_document(text: str, *, name: str) -> Document:
     if not walk.issues and not isinstance(values, dict):
         where = f"{name}:{root.start_mark.line + 1}:{root.start_mark.column + 1}"
         message = f"expected a mapping (key: value), got {kind_of(values)}"
-        walk.issues.append(Issue((), message, origin=where))
+        hint = "a job has `entrypoint: train.py`; for another kind of program also `launcher: none`"
+        walk.issues.append(Issue((), message, hint, origin=where))
 
     if walk.issues:
         raise SpecError(walk.issues)

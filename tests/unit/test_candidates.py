@@ -261,6 +261,18 @@ def test_frame_of_the_program_and_of_the_called_library_are_named() -> None:
     assert "(lib/loader.py:12)" in diagnosis.cause
 
 
+@pytest.mark.parametrize("place", ["<frozen os>", f"{LIBRARY.partition('site')[0]}os.py"])
+def test_a_missing_environment_variable_is_told_as_such(place: str) -> None:
+    frames = (
+        '  File "train.py", line 7, in <module>',
+        "    folder = os.environ['DATA']",
+        f'  File "{place}", line 679, in __getitem__',
+    )
+    remedy = diagnosis_of(HEADER, *frames, "KeyError: 'DATA'").remedy
+    assert "the environment variable DATA is not set: give it a value under env" in remedy
+    assert "frozen" not in remedy
+
+
 def test_an_exception_that_python_ignores_is_not_the_cause() -> None:
     ignored = (
         "Exception ignored in: <function D.__del__ at 0x7>",

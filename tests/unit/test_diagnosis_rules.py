@@ -556,5 +556,7 @@ def test_what_unpacks_to_a_thousand_times_its_size_is_kept_within_bounds(
     ],
 )
 def test_a_full_disk_is_explained_by_the_place_that_is_full(line: str) -> None:
+    spaced = line.replace("/scratch/a/", "/scratch/my runs/")
+    assert diagnosed(spaced).remedy.startswith("/scratch/my runs/step-3.pt did not fit on its disk")
     assert diagnosed(line).remedy.startswith("/scratch/a/step-3.pt did not fit on its disk: free")
     assert "did not fit" not in diagnosed("OSError: No space left on device").remedy

@@ -320,6 +320,16 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return Run(folder)
 
 
+def test_status_notes_what_a_run_that_succeeded_has_lost(tmp_path: Path, run: Run) -> None:
+    lost = "log lines lost: 7 (the disk was full)"
+    write_events(
+        run.folder, {"type": "ended", "time": START + 99, "state": "succeeded", "reason": lost}
+    )
+    shown = CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "status", run.id]).output
+    assert f"  note        {lost}\n" in shown
+    assert "because" not in shown
+
+
 def test_status_shows_the_time_left_and_the_cost_so_far_and_at_the_end(
     tmp_path: Path, run: Run
 ) -> None:

@@ -283,6 +283,7 @@ HARDWARE = (
 
 _ERRNO = "https://man7.org/linux/man-pages/man3/errno.3.html"
 _FREE = "free some disk space, write elsewhere, or ask the cloud for more: resources.disk"
+_FULL = ": (?:No space left|Disk quota)"
 _DID_NOT_FIT = f"{{place}} did not fit on its disk: {_FREE}"
 
 STORAGE = (
@@ -299,7 +300,8 @@ STORAGE = (
         remedy=_FREE,
         remedies=(
             (r"No space left on device: '(?P<place>[^']+)'", _DID_NOT_FIT),
-            (r"(?P<place>[^\s:']*/[^\s:']*): (?:No space left|Disk quota)", _DID_NOT_FIT),
+            (rf"(?:^|\s)(?P<place>/(?:(?! /)[^:'\n])*/[^\s:'/]+){_FULL}", _DID_NOT_FIT),
+            (rf"(?P<place>[^\s:']*/[^\s:']*){_FULL}", _DID_NOT_FIT),
         ),
         source=_ERRNO,
     ),
