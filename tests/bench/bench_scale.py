@@ -1,5 +1,6 @@
-"""Whether a cost grows: of a node beside more nodes, of commands beside more runs, and of a trial
-after more trials. Each row is the larger case against the smallest one of the same round.
+"""Growth of costs: a node beside more nodes, commands beside more runs, a trial after more trials.
+
+Each row is the larger case against the smallest one of the same round.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ LOOK_SECONDS = 0.1
 
 
 def main() -> None:
-    """Print the rows, each group as soon as it is measured."""
+    """Print the rows, each group at its end."""
     parsed = options(rounds=3)
     comparisons = []
     for measure in (nodes, runs, trials):
@@ -136,9 +137,9 @@ def _of_trials() -> Sequence[Cost]:
             time.sleep(LOOK_SECONDS)
             begun = sum(1 for _ in place.glob("data/runs/*"))
             if begun // STEP > len(costs):
-                now = (time.perf_counter(), cpu_until_now())
-                costs.append(Cost((now[0] - before[0]) / STEP, (now[1] - before[1]) / STEP))
-                before = now
+                after = (time.perf_counter(), cpu_until_now())
+                costs.append(Cost((after[0] - before[0]) / STEP, (after[1] - before[1]) / STEP))
+                before = after
 
         if sweep.returncode != 0:
             raise RuntimeError(f"the sweep ended with code {sweep.returncode}")

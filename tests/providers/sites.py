@@ -267,7 +267,7 @@ class AwsSite(Site):
         self.cloud.put(f"cloudtrain/runs/{self.output_of(run_id)}/output/model.tar.gz", archive)
 
     def output_of(self, run_id: str) -> str:
-        """Return the folder of a job's model below that of all runs."""
+        """Return the folder with the model of a job, below the folder of all runs."""
         return self.name_of(run_id)
 
 

@@ -79,7 +79,7 @@ def observe(run: RunFolder, state: RunState) -> Iterator[Observation]:
             return
         reason = "SageMaker does not know this job (any more)"
         if config_of(run).queue:
-            reason = "AWS Batch has forgotten it, and SageMaker has no training job of it"
+            reason = "AWS Batch has forgotten it, and SageMaker knows no training job of it"
         yield Observation(events=[Ended(time=time_now, state="failed", reason=reason)])
         return
 

@@ -212,7 +212,7 @@ def test_a_forgotten_job_without_a_training_job_never_began(
     run = site.submit("never")
     forgotten("never")
     assert run.status().reason == (
-        "AWS Batch has forgotten it, and SageMaker has no training job of it"
+        "AWS Batch has forgotten it, and SageMaker knows no training job of it"
     )
 
 
