@@ -95,7 +95,7 @@ def runs(rounds: int) -> list[Comparison]:
 
         rows = []
         for words in COMMANDS:
-            argv = [BIN / "cloudtrain", *words.split()]
+            argv = [str(BIN / "cloudtrain"), *words.split()]
             what = f"`cloudtrain {words}` beside {RUNS} runs"
             row = Comparison(what, f"beside {FEW_RUNS}", {"cpu": BAR})
             many, few = (partial(cost, argv, its_env, job, LIMIT) for job, its_env in places)
@@ -123,7 +123,7 @@ def _of_trials() -> Sequence[Cost]:
         job.mkdir()
         (job / "job.yaml").write_text(JOB)
         (job / "train.py").write_text(PROGRAM + REPORT)
-        argv = [BIN / "cloudtrain", "sweep", "--provider", "local", "--yes", "--trials"]
+        argv = [str(BIN / "cloudtrain"), "sweep", "--provider", "local", "--yes", "--trials"]
         sweep = subprocess.Popen(
             [*argv, str(TRIALS)],
             env=env,
@@ -131,7 +131,7 @@ def _of_trials() -> Sequence[Cost]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
-        costs = []
+        costs: list[Cost] = []
         before = (time.perf_counter(), cpu_until_now())
         while sweep.poll() is None:
             time.sleep(LOOK_SECONDS)

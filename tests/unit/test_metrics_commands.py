@@ -290,9 +290,12 @@ def test_the_default_is_found_without_the_plans_of_older_runs(
         ended(f"digits-{number:04}")
     opened = []
     is_from = Submission.is_from
-    monkeypatch.setattr(
-        Submission, "is_from", lambda one, place: (opened.append(one.id), is_from(one, place))[1]
-    )
+
+    def noted(submission: Submission, folder: Path) -> bool:
+        opened.append(submission.id)
+        return is_from(submission, folder)
+
+    monkeypatch.setattr(Submission, "is_from", noted)
     assert call("status").err.startswith("digits-0019, the last run from this folder\n")
     assert opened == ["digits-0019"]
 
