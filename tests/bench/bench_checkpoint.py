@@ -3,7 +3,7 @@
 One process, one thread, files in the system's cache. Ours copies the tensors to be free to train,
 writes and flushes them, and keeps their sums; it checks the sums and puts the tensors into a model
 and a new optimizer. torch.distributed.checkpoint does so without copies and sums. torch.save
-writes and flushes alone, and torch.load reads alone.
+writes and flushes alone, and torch.load reads alone; by hand, its result is put into both.
 """
 
 from __future__ import annotations
@@ -45,11 +45,14 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, WIDTH)).sum().backward()
     optimizer.step()
+    optimizer.zero_grad()
     tensors = checkpoint_tensors.tensors_of(model, optimizer)
 
     with workplace() as (place, _):
         store = CheckpointStore(place / "checkpoints", keep=1, ranks=Ranks())
         reference = place / "reference.pt"
+        by_hand = place / "by-hand.pt"
+        torch.save({"weights": model.state_dict(), "state": optimizer.state_dict()}, by_hand)
         distributed = place / "distributed"
         steps = iter(range(10**6))
 
@@ -76,6 +79,12 @@ def main() -> None:
         def load_alone() -> Any:
             return torch.load(reference, weights_only=True)
 
+        def load_by_hand() -> None:
+            optimizer.state.clear()
+            loaded = torch.load(by_hand, weights_only=True)
+            model.load_state_dict(loaded["weights"])
+            optimizer.load_state_dict(loaded["state"])
+
         def load_distributed() -> None:
             optimizer.state.clear()
             weights, state = get_state_dict(model, optimizer)
@@ -87,6 +96,7 @@ def main() -> None:
             ("saving", save, "torch.save", save_alone),
             ("saving", save, "torch.distributed.checkpoint", save_distributed),
             ("loading", load, "torch.load", load_alone),
+            ("loading", load, "torch.load by hand", load_by_hand),
             ("loading", load, "torch.distributed.checkpoint", load_distributed),
         ):
             comparison = Comparison(f"{what} 300 MB", reference_name, {"wall": None, "cpu": BAR})

@@ -108,8 +108,9 @@ def load(
     Raise `Refused` if another weight of the model is missing or has another shape.
     """
     slots = {} if optimizer is None else _slots(saved)
+    samples: dict[int, Tensor] = {}
     if optimizer is not None and slots:
-        _make_state(optimizer)
+        samples = _make_samples(model, optimizer, slots)
 
     for name, weight in weights_of(model, saved).items():
         if name not in left_out:
@@ -119,11 +120,15 @@ def load(
         return
 
     for name, parameter in _trained_parameters(model, optimizer):
-        made = optimizer.state.pop(parameter, {})
+        sample = samples[id(parameter)]
+        made = optimizer.state.get(sample, {})
         loaded = {}
         for slot, value in slots.get(name, {}).items():
-            loaded[slot] = _as_made(made.get(slot), value, parameter, f"{slot} of {name}")
+            loaded[slot] = _as_made(
+                made.get(slot), value, parameter, f"{slot} of {name}", is_own=sample is parameter
+            )
 
+        optimizer.state.pop(parameter, None)
         if loaded:
             optimizer.state[parameter] = loaded
 
@@ -165,17 +170,20 @@ def _as_tensor(value: Any, name: str) -> Tensor:
     return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
 
 
-def _as_made(made: Any, saved: Tensor, parameter: Tensor, name: str) -> Any:
+def _as_made(made: Any, saved: Tensor, parameter: Tensor, name: str, *, is_own: bool) -> Any:
     """Return a slot as the optimizer keeps it.
 
-    `made`: what the optimizer has made for it, a tensor or a number; None if it is made later.
+    `made`: what the optimizer has made for this parameter (`is_own`) or for one of its kind, a
+    tensor or a number; None if it is made later.
     """
     if isinstance(made, (int, float)):
         return type(made)(saved.item())
 
+    like = parameter if saved.shape == parameter.shape else saved
     if made is None:
-        like = parameter if saved.shape == parameter.shape else saved
-        made = torch.zeros_like(like, dtype=saved.dtype)
+        made = torch.empty_like(like, dtype=saved.dtype)
+    elif not is_own:
+        made = torch.empty_like(like, dtype=made.dtype, device=made.device)
 
     _copy(saved, made, name)
 
@@ -194,13 +202,21 @@ def _slots(saved: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     return slots
 
 
-def _make_state(optimizer: torch.optim.Optimizer) -> None:
-    """Make the optimizer create its state, by a step without gradients.
+def _make_samples(
+    model: nn.Module, optimizer: torch.optim.Optimizer, slots: Mapping[str, Collection[str]]
+) -> dict[int, Tensor]:
+    """Make the optimizer create the state of one parameter of each kind, by a step without gradients.
 
-    Only the optimizer knows the device of each tensor: a fused kernel reads its step on the GPU,
-    any other on the CPU. Weights and state are loaded afterwards.
+    Return this sample by the id of each parameter. A kind is a group, a dtype and the names of the
+    slots in a checkpoint, `slots`. Only the optimizer knows the device of each slot: a fused kernel
+    reads its step on the GPU, any other on the CPU. Weights and state are loaded afterwards.
     """
+    names = {}
+    for name, parameter in _trained_parameters(model, optimizer):
+        names[id(parameter)] = frozenset(slots.get(name, ()))
+
     before = [dict(group) for group in optimizer.param_groups]
+    samples: dict[int, Tensor] = {}
 
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
@@ -208,13 +224,22 @@ def _make_state(optimizer: torch.optim.Optimizer) -> None:
         else:
             group["lr"] = 0.0
 
+        of_kinds: dict[Any, Tensor] = {}
+        for parameter in sorted(group["params"], key=Tensor.numel):
+            kind = parameter.dtype, names.get(id(parameter))
+            samples[id(parameter)] = of_kinds.setdefault(kind, parameter)
+
+        group["params"] = list(of_kinds.values())
         for parameter in group["params"]:
             parameter.grad = torch.zeros_like(parameter)
 
     optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
     for group, values in zip(optimizer.param_groups, before, strict=True):
         group.update(values)
+
+    optimizer.zero_grad(set_to_none=True)
+
+    return samples
 
 
 def _trained_parameters(

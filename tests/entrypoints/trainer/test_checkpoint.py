@@ -112,6 +112,31 @@ def test_state_is_restored_to_where_the_optimizer_makes_it(
         )
 
 
+def test_loading_makes_the_state_of_one_parameter_of_each_kind(
+    checkpoints: CheckpointStore,
+) -> None:
+    """A whole state would be made only to be overwritten. A frozen group has no slots."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(size, size) for size in (4, 2, 3)))
+    groups: list[dict[str, Any]] = [
+        {"params": [layer.weight for layer in model], "weight_decay": 0.1},
+        {"params": [layer.bias for layer in model]},
+    ]
+    optimizer = torch.optim.AdamW(groups)
+    model[0](torch.ones(4)).sum().backward()
+    model[2](torch.ones(3)).sum().backward()
+    optimizer.step()
+    before = optimizer.state_dict()
+    checkpoints.save(1, 0, checkpoint_tensors.tensors_of(model, optimizer), {}, {})
+    checkpoints.finish()
+
+    optimizer = torch.optim.AdamW(groups)
+    made: list[int] = []
+    optimizer.register_step_post_hook(lambda *_: made.extend(map(len, optimizer.state)))
+    load(checkpoints, model, optimizer)
+    assert sorted(made) == [2, 2, 3, 3], "the small ones of both groups, with and without slots"
+    torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)
+
+
 def test_the_writing_thread_uses_the_gpu_of_its_rank(
     checkpoints: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
