@@ -51,7 +51,7 @@ class Checkpointer:
         """The step of the best evaluation that the newest checkpoint refers to."""
         if run.device.type == "cuda":
             for copies in (checkpoints.copies, checkpoints.best_copies):
-                run.step.optimizer.register_step_pre_hook(lambda *_, copies=copies: copies.wait())
+                run.step.optimizer.register_step_pre_hook(lambda *_, copies=copies: copies.hold())
 
     def is_due(self) -> bool:
         """Return whether `--checkpoint-every` has passed. Raise the error of a failed save."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -240,8 +241,8 @@ class HostCopies:
 
     Tensors of a GPU pass through two small pinned buffers in a thread, during the next forward and
     backward pass: pinned copies of all would take up to twice their bytes, since torch rounds each
-    up to a power of two. `wait` runs before each update of the weights, too: it must not overtake
-    the copies.
+    up to a power of two. `hold` runs before each update of the weights: it must not overtake the
+    copies.
     """
 
     def __init__(self) -> None:
@@ -251,6 +252,10 @@ class HostCopies:
         self._streams: dict[torch.device, Any] = {}
         self._thread = ThreadPoolExecutor(1, "checkpoint copies")
         self._copying: Future[None] | None = None
+        self._held_at = math.inf
+        """When an update began to wait for the copies."""
+        self.held = 0.0
+        """Seconds that an update has waited for the last copies, by the clock of the host."""
 
     def copy(
         self, tensors: Mapping[str, Tensor], steady: Collection[str] = ()
@@ -261,6 +266,8 @@ class HostCopies:
         update of the weights changes; others are copied on the GPU first.
         """
         self.wait()
+        self._held_at = math.inf
+        self.held = 0.0
 
         with torch.no_grad():
             copies = {name: self._place_for(name, value) for name, value in tensors.items()}
@@ -287,6 +294,11 @@ class HostCopies:
         """Wait until the copies are complete. Raises the error of the thread."""
         if self._copying is not None:
             self._copying.result()
+
+    def hold(self) -> None:
+        """Hold an update of the weights until the copies are complete."""
+        self._held_at = time.monotonic()
+        self.wait()
 
     def _prepare(self, devices: Collection[torch.device]) -> None:
         """Let the copies begin after the work that each GPU has now."""
@@ -317,6 +329,8 @@ class HostCopies:
 
         if filled is not None:
             _empty(*filled)
+
+        self.held = max(0.0, time.monotonic() - self._held_at)
 
     def _fill(self, buffer: Tensor, source: Tensor) -> Any:
         """Begin to copy; return the event of its end, or None if it is done."""

@@ -132,7 +132,7 @@ class CheckpointStore:
             self._saving.result()  # it reads the copies to overwrite
         self.check()
         copied = self.copies.copy(tensors, steady) if self.leads_disk else {}
-        stall = time.monotonic() - started
+        called = time.monotonic() - started
 
         def write() -> None:
             self.copies.wait()
@@ -140,7 +140,8 @@ class CheckpointStore:
             self._write(folder, step, epoch, copied, shared, rank_state)
             if self.leads_disk:
                 prune(self.folder, step, self.keep)
-            self._on_saved(SavedCheckpoint(folder, step, time.monotonic() - started, stall))
+            seconds = time.monotonic() - started
+            self._on_saved(SavedCheckpoint(folder, step, seconds, called + self.copies.held))
 
         self._saving = self._write_behind(write)
 

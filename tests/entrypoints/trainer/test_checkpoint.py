@@ -12,6 +12,7 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,10 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_distribut
 
 from cloudtrain_launcher.restore import restore
 from cloudtrain_trainer import state
-from cloudtrain_trainer.checkpoints import files, sums
+from cloudtrain_trainer.checkpoints import files, store, sums
 from cloudtrain_trainer.checkpoints import tensors as checkpoint_tensors
 from cloudtrain_trainer.checkpoints.files import HostCopies
-from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
+from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint, SavedCheckpoint
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.training.loop import Loop
 from tests.support.waiting import HANG_SECONDS
@@ -214,29 +215,44 @@ def test_tensors_of_all_kinds_pass_through_two_small_buffers(device: str) -> Non
 
 
 @pytest.mark.usefixtures("staged")
-def test_an_update_waits_until_the_weights_have_left() -> None:
-    begun = threading.Event()
-    goes_on = threading.Event()
+def test_an_update_waits_until_the_weights_have_left_and_the_wait_is_stall(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_held = threading.Event()
+    reads: list[float] = []
+
+    def clock() -> float:
+        """Read by `save` twice, then by the update, at the end of the copies, and when saved."""
+        reads.append(10.0 ** len(reads))
+        if len(reads) == 3:
+            is_held.set()
+        return reads[-1]
 
     class LateWeights(torch.Tensor):
-        """Weights that cannot be read before `goes_on`."""
+        """Weights that cannot be read before an update waits for them."""
 
         @classmethod
         def __torch_function__(
             cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            if function is torch.empty_like:  # a plain tensor for the copy
+                return torch.empty(1000)
             if function is torch.Tensor.copy_:
-                begun.set()
-                assert goes_on.wait(HANG_SECONDS)
+                assert is_held.wait(HANG_SECONDS)
             return super().__torch_function__(function, types, args, kwargs or {})  # type: ignore[no-untyped-call]
 
+    saved: list[SavedCheckpoint] = []
+    checkpoints = CheckpointStore(tmp_path, keep=2, ranks=Ranks(), on_saved=saved.append)
+    for module in (files, store):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock))
+
     weights = torch.ones(1000).as_subclass(LateWeights)
-    copies = HostCopies()
-    copied = copies.copy({"weights": weights}, steady={"weights"})["weights"]
-    copied.zero_()
-    assert begun.wait(HANG_SECONDS)
-    threading.Thread(target=goes_on.set).start()
-    copies.wait()
+    checkpoints.save(1, 0, {"weights": weights}, {}, {}, steady={"weights"})
+    checkpoints.copies.hold()
+    weights.zero_()
+    checkpoints.finish()
+    assert (saved[0].stall, saved[0].seconds) == (9 + 900, 9999)
+    (copied,) = checkpoints.read_tensors(find_newest(checkpoints)).values()
     assert copied.tolist() == [1.0] * 1000
 
 
