@@ -20,11 +20,11 @@ from torch import Tensor
 from cloudtrain_trainer.checkpoints import sums
 from cloudtrain_trainer.ranks import Ranks
 
-FORMAT = 4
+FORMAT = 5
 """Version of the files, their names and their sums."""
-READ = (2, 3, FORMAT)
+READ = (2, 3, 4, FORMAT)
 """Versions that are read, checkpoints of others are skipped. 2: torch.distributed.checkpoint's; up
-to 3, sums are the SHA-256 of whole files.
+to 3, sums are the SHA-256 of whole files; up to 4, one rank writes the tensors of a node.
 """
 
 NODE_LOCAL = ".own"
@@ -111,18 +111,13 @@ def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
         on_this_disk = [name for name in by_writer if (folder / name).is_dir()]
         weights = (on_this_disk or by_writer)[0]
 
-        share = ranks.local_rank, ranks.local_size
-        shares = {"shared.json": (0, 1)}
-        if writers == ranks.size:
-            shares[f"rank-{ranks.rank}.pt"] = (0, 1)
-
         large = sorted(name for name in digests if name.startswith(weights + "/"))
-        sums_are_of_files = manifest["format"] < FORMAT
-        if sums_are_of_files:
-            large = large[share[0] :: share[1]]
+        checked = ["shared.json", *large[ranks.local_rank :: ranks.local_size]]
+        if writers == ranks.size:
+            checked.append(f"rank-{ranks.rank}.pt")
 
-        for name, part in (shares | dict.fromkeys(large, share)).items():
-            if not sums.fits(folder / name, digests[name], sums_are_of_files, part):
+        for name in checked:
+            if not sums.fits(folder / name, digests[name], is_of_file=manifest["format"] <= 3):
                 return Inspection(f"{name} does not have the checksum of the manifest")
     except Exception as error:  # noqa: BLE001  (of a damaged archive: of any kind)
         return Inspection(f"{type(error).__name__}: {error}")

@@ -3,12 +3,13 @@
     step-00000120/  manifest.json   step, epoch, run, number of ranks, sum of every file (sums.py)
                     shared.json     state that is equal on all ranks
                     rank-0.pt …     state of each rank
-                    weights-0/      weights and optimizer state (tensors.py), written by rank 0
+                    weights-0/      weights and optimizer state (tensors.py): each rank of the node
+                                    of rank 0 writes a share
     best-00000100/  the same, with the weights of the best evaluation alone
 
 A thread writes a copy while training continues: all ranks write into `step-00000120.partial/`, and
 after a barrier one rename makes the checkpoint visible. A disk without rank 0's files belongs to
-another node: the first rank of each disk writes the weights to it.
+another node: the ranks of the first node on each disk write the weights to it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +33,6 @@ from cloudtrain_trainer.checkpoints.files import (  # fmt: skip
     FORMAT,
     NODE_LOCAL,
     HostCopies,
-    Inspection,
     inspect_checkpoint,
     prune,
     prune_best,
@@ -103,7 +103,11 @@ class CheckpointStore:
 
         disks = self._first_rank_per_disk()
         self.leads_disk = ranks.rank in disks
-        """True if this rank writes the weights to its disk."""
+        """True if this rank makes the folders on its disk."""
+        first = ranks.rank - ranks.local_rank  # of this node
+        self._writes = first in disks
+        """True if this rank writes a share of the weights: its node is the first on its disk."""
+        self._weights = f"weights-{first}"
         self._disks = len(disks)
         self._group = ranks.new_gloo_group()
         self._thread = ThreadPoolExecutor(1, "checkpoint")
@@ -131,7 +135,7 @@ class CheckpointStore:
         if self._saving is not None:
             self._saving.result()  # it reads the copies to overwrite
         self.check()
-        copied = self.copies.copy(tensors, steady) if self.leads_disk else {}
+        copied = self.copies.copy(self._share(tensors), steady)
         called = time.monotonic() - started
 
         def write() -> None:
@@ -158,7 +162,7 @@ class CheckpointStore:
         """
         if self._saving_best is not None:
             self._saving_best.result()  # it reads the copies to overwrite
-        copied = self.best_copies.copy(tensors, steady) if self.leads_disk else {}
+        copied = self.best_copies.copy(self._share(tensors), steady)
 
         def write() -> None:
             self.best_copies.wait()
@@ -204,10 +208,9 @@ class CheckpointStore:
         """
         for step in self.ranks.all_gather(steps_in(self.folder))[0]:
             folder = self.folder / f"step-{step:08d}"
-            inspections, problems = self._inspect(folder)
+            found, problems = self._inspect(folder, step)
             if not problems:
-                mine = inspections[self.ranks.rank]
-                return FoundCheckpoint(folder, step, mine.ranks, mine.weights)
+                return found
             if self.ranks.rank == 0:
                 message = f"warning: checkpoint {folder} is not complete ({problems[0]}): skipped"
                 print(message, file=sys.stderr, flush=True)
@@ -215,23 +218,19 @@ class CheckpointStore:
 
     def find_best(self, step: int) -> FoundCheckpoint | None:
         """Return the best weights, saved after this step, or None if they are incomplete."""
-        folder = self.folder / f"best-{step:08d}"
-        inspections, problems = self._inspect(folder)
-        mine = inspections[self.ranks.rank]
-        if problems:
-            return None
+        found, problems = self._inspect(self.folder / f"best-{step:08d}", step)
+        return None if problems else found
 
-        return FoundCheckpoint(folder, step, mine.ranks, mine.weights)
-
-    def _inspect(self, folder: Path) -> tuple[list[Inspection], list[str]]:
-        """Return what each rank finds in a checkpoint, and the problems."""
+    def _inspect(self, folder: Path, step: int) -> tuple[FoundCheckpoint, list[str]]:
+        """Return a checkpoint, and the problems of all ranks with it."""
         inspections = self.ranks.all_gather(inspect_checkpoint(folder, self.ranks))
         problems = []
         for rank, inspection in enumerate(inspections):
             if inspection.problem:
                 problems.append(f"rank {rank}: {inspection.problem}")
 
-        return inspections, problems
+        mine = inspections[self.ranks.rank]
+        return FoundCheckpoint(folder, step, mine.ranks, mine.weights), problems
 
     def read_state(
         self, checkpoint: FoundCheckpoint
@@ -277,17 +276,22 @@ class CheckpointStore:
         partial = final.with_name(final.name + ".partial")
         written: dict[str, str] = {}
 
+        weights = partial / self._weights
         if self.leads_disk:
-            partial.mkdir(parents=True)
+            weights.mkdir(parents=True)
+            if self._disks > 1:
+                (weights / NODE_LOCAL).touch()
         self._wait()
-        if self.leads_disk:
-            written |= self._write_weights(partial, tensors)
+        if self._writes:
+            name = f"tensors-{self.ranks.local_rank}.pt"
+            written[f"{weights.name}/{name}"] = write_tensors(weights / name, tensors)
 
         name = f"rank-{self.ranks.rank}.pt"
         written[name] = write_tensors(partial / name, rank_state)
 
         by_rank = self.ranks.all_gather(written, self._group)
         if self.leads_disk:
+            sync_folder(weights)
             files: dict[str, str] = {}
             for of_rank in by_rank:
                 files |= of_rank
@@ -312,16 +316,20 @@ class CheckpointStore:
             sync_folder(self.folder)
         self._wait()
 
-    def _write_weights(self, partial: Path, tensors: dict[str, Tensor]) -> dict[str, str]:
-        """Write weights and optimizer state to this rank's disk; return digests by name."""
-        folder = partial / f"weights-{self.ranks.rank}"
-        folder.mkdir()
-        if self._disks > 1:
-            (folder / NODE_LOCAL).touch()
-        digest = write_tensors(folder / checkpoint_tensors.FILE, tensors)
-        sync_folder(folder)
+    def _share(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors that this rank writes: the ranks of its node share them by bytes."""
+        mine: dict[str, Tensor] = {}
+        if not self._writes:
+            return mine
 
-        return {f"{folder.name}/{checkpoint_tensors.FILE}": digest}
+        loads = [0] * self.ranks.local_size
+        for name, value in sorted(tensors.items(), key=lambda item: -item[1].nbytes):
+            lightest = loads.index(min(loads))
+            loads[lightest] += value.nbytes
+            if lightest == self.ranks.local_rank:
+                mine[name] = value
+
+        return mine
 
     def _wait(self) -> None:
         self.ranks.all_gather(None, self._group)

@@ -13,15 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load as load_distributed
 
 from cloudtrain_trainer.factories import describe
 from cloudtrain_trainer.rules import Refused
-
-FILE = "tensors.pt"
-"""The file of all tensors, by torch.save. Before, torch.distributed.checkpoint wrote the folder."""
 
 
 def tensors_of(
@@ -65,19 +59,23 @@ def missing(saved: Collection[str], model: nn.Module) -> list[str]:
 
 
 def read(folder: Path) -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint. They stay on disk until they are used, if they can."""
-    path = folder / FILE
-    if path.exists():
-        tensors: dict[str, Tensor] = torch.load(
-            path, map_location="cpu", weights_only=True, mmap=True
-        )
-        return tensors
+    """Return the tensors of a checkpoint. They stay on disk until they are used, if they can.
 
-    return _read_distributed(folder)
+    The ranks of a node have written a file each, before format 5 one rank a single file.
+    """
+    tensors: dict[str, Tensor] = {}
+    for path in folder.glob("tensors*.pt"):
+        tensors |= torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+
+    return tensors or _read_distributed(folder)
 
 
 def _read_distributed(folder: Path) -> dict[str, Tensor]:
-    """Return the tensors that torch.distributed.checkpoint wrote."""
+    """Return the tensors that torch.distributed.checkpoint wrote. It takes long to import."""
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load as load_distributed
+
     reader = FileSystemReader(folder)
     saved = reader.read_metadata().state_dict_metadata
     tensors: dict[str, Any] = {}

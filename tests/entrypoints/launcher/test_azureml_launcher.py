@@ -113,5 +113,5 @@ def test_a_training_on_two_nodes_resumes_after_a_restart_in_place(tmp_path: Path
     assert all("checkpoint files from other nodes" in text for text in texts)
     newest = max((tmp_path / "checkpoints").glob("step-*"))
     assert {path.name for path in newest.glob("rank-*")} == {"rank-0.pt", "rank-1.pt"}
-    assert (newest / "weights-0" / "tensors.pt").exists()
+    assert (newest / "weights-0" / "tensors-0.pt").exists()
     assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 2

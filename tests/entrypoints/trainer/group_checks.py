@@ -40,7 +40,7 @@ def save(checkpoints: CheckpointStore, step: int) -> None:
     checkpoints.save(
         step,
         0,
-        {"model.weights": torch.full((4,), float(step))},
+        {"model.weights": torch.full((4,), float(step)), "model.bias": torch.zeros(2)},
         {"step": step},
         {"rank": checkpoints.ranks.rank},
     )
@@ -141,10 +141,15 @@ def check_disks_of_two_nodes(ranks: Ranks, folder: Path) -> None:
     ranks.local_size = 1 if ranks.rank == 2 else 2
     checkpoints = CheckpointStore(own_folder, keep=3, ranks=ranks)
     save(checkpoints, 10)
-    names = {entry.name for entry in check_found(checkpoints, 10).iterdir()}
-    mine = (
-        {"rank-2.pt", "weights-2"} if ranks.rank == 2 else {"rank-0.pt", "rank-1.pt", "weights-0"}
-    )
+    found = check_found(checkpoints, 10)
+    names = {path.relative_to(found).as_posix() for path in found.rglob("*") if path.is_file()}
+    if ranks.rank == 2:
+        mine = {"rank-2.pt", "weights-2/.own", "weights-2/tensors-0.pt"}
+    else:
+        mine = {"rank-0.pt", "rank-1.pt"}
+        mine |= {f"weights-0/{name}" for name in (".own", "tensors-0.pt", "tensors-1.pt")}
+        first = torch.load(found / "weights-0" / "tensors-0.pt")
+        assert list(first) == ["model.weights"], "the larger half"
     assert names == {"manifest.json", "shared.json"} | mine
     ranks.local_rank, ranks.local_size = was
 
