@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from cloudtrain.api.notification import send_in_background
 from cloudtrain.api.shared_history import mirror
@@ -16,7 +16,7 @@ from cloudtrain.providers.protocol import Provider
 from cloudtrain.providers.shared.idempotent_create import may_appear
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
-from cloudtrain.runs.logs import BATCH_LINES, LogLine, LogReader, Observation
+from cloudtrain.runs.logs import LogBlock, LogLine, LogReader, Observation
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore, forget_run, index_run
@@ -177,7 +177,7 @@ class RunMonitor:
 
 
 class LogStream:
-    """Lines of all nodes of a run, each once. Filters as in `Run.logs`.
+    """Lines of all nodes of a run, each once, in blocks. Filters as in `Run.logs`.
 
     Raise UsageError for an invalid `grep`.
     """
@@ -208,7 +208,7 @@ class LogStream:
         self.has_ended = False
         """True if the run had ended before the last `fresh` read, so that no line follows."""
 
-    def stored(self, *, tail: int | None, retry: bool) -> Iterator[LogLine]:
+    def stored(self, *, tail: int | None, retry: bool) -> Iterator[LogBlock]:
         """Yield the stored lines, oldest first; with `tail` only the last ones.
 
         Then raise CloudError if the cloud does not return the others; with `retry`, only if asking
@@ -219,42 +219,38 @@ class LogStream:
             ended = self._monitor.state.has_ended
             yield from self._unread(unfinished=ended)
         else:
-            yield from reversed(self._latest(tail))
+            blocks = self._reader.read_backward(unfinished=self._monitor.state.has_ended)
+            # Skipped lines count as read.
+            latest = list(islice(self._wanted(blocks), max(1, tail)))[:tail]
+            yield from reversed(latest)
 
         if failure is not None:  # after the stored lines
             raise failure
 
-    def _latest(self, count: int) -> list[LogLine]:
-        """Return the last `count` lines, latest first. All stored lines count as read."""
-        lines: list[LogLine] = []
-        ended = self._monitor.state.has_ended
-        for line in self._reader.read_backward(unfinished=ended):
-            if len(lines) >= count:
-                break
-            if self._is_wanted(line):
-                lines.append(line)
-
-        return lines
-
-    def fresh(self) -> Iterator[LogLine]:
+    def fresh(self) -> Iterator[LogBlock]:
         """Yield the lines since the last call. May raise CloudError."""
         ended = self._monitor.refresh().has_ended
         self._monitor.raise_if_log_unread()
         yield from self._unread(unfinished=ended)
         self.has_ended = ended
 
-    def _unread(self, *, unfinished: bool) -> Iterator[LogLine]:
-        lines = self._reader.read_all(unfinished=unfinished, source=self._source)
-        return filter(self._is_wanted, lines)
+    def _unread(self, *, unfinished: bool) -> Iterator[LogBlock]:
+        return self._wanted(self._reader.read_all(unfinished=unfinished, source=self._source))
 
-    def _is_wanted(self, line: LogLine) -> bool:
-        return (
-            (self._node is None or line.node == self._node)
-            and (self._source is None or line.source == self._source)
-            and (self._since is None or line.time >= self._since)
-            and (self._metrics or not line.kind)
-            and (self._pattern is None or self._pattern.search(line.text) is not None)
-        )
+    def _wanted(self, blocks: Iterable[LogBlock]) -> Iterator[LogBlock]:
+        for block in blocks:
+            if (
+                (self._node is not None and block.node != self._node)
+                or (self._source is not None and block.source != self._source)
+                or (self._since is not None and block.time < self._since)
+                or (block.kind and not self._metrics)
+            ):
+                continue
+
+            if self._pattern is None:
+                yield block
+            elif lines := list(filter(self._pattern.search, block.text.split("\n"))):
+                yield block._replace(text="\n".join(lines))
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,10 +261,15 @@ class Update:
     """Current state; the same object in every update."""
     events: list[Event]
     """New events in the order of writing."""
-    lines: list[LogLine]
-    """New lines of all nodes by time."""
+    blocks: Sequence[LogBlock]
+    """New lines of all nodes by time, those of one source together."""
     last_error: str = ""
     """Error of asking the cloud or reading the log, which is retried; empty if none."""
+
+    @property
+    def lines(self) -> list[LogLine]:
+        """New lines of all nodes by time."""
+        return list(chain.from_iterable(block.lines() for block in self.blocks))
 
 
 class Wait:
@@ -308,7 +309,7 @@ def updates(monitor: RunMonitor, *, tail: int | None, timeout: float | None) -> 
 
     while True:
         # Lines first: the event of an error is written before its lines, so never read after them.
-        lines = reader.read_batch()
+        blocks = reader.read_batch()
         state = monitor.refresh()
         last_error = monitor.last_error or state.log_error or monitor.unstored
         events, offset = monitor.folder.events_since(offset, EVENT_BATCH_BYTES)
@@ -318,17 +319,14 @@ def updates(monitor: RunMonitor, *, tail: int | None, timeout: float | None) -> 
             events, offset = following
 
         while state.has_ended and (unread := reader.read_batch(unfinished=True)):
-            if len(lines) + len(unread) > BATCH_LINES:
-                yield Update(state, events, lines, last_error)
-                lines = []
-                events = []
+            yield Update(state, events, blocks, last_error)
+            events = []
+            blocks = unread
 
-            lines += unread
-
-        yield Update(state, events, lines, last_error)
+        yield Update(state, events, blocks, last_error)
         if state.has_ended:
             return
 
         wait.raise_if_over()
-        if not lines:
+        if not blocks:
             wait.pause()

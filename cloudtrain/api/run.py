@@ -19,7 +19,7 @@ from cloudtrain.runs.files import storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.forecast import Forecast, forecast
 from cloudtrain.runs.in_use import in_use
-from cloudtrain.runs.logs import LogLine, Observation
+from cloudtrain.runs.logs import LogBlock, LogLine, Observation
 from cloudtrain.runs.metric_points import MetricPoint, metric_points
 from cloudtrain.runs.record import terms_of
 from cloudtrain.runs.state import RunState
@@ -167,9 +167,29 @@ class Run:
         Raise CloudError, after the stored lines, if the cloud does not return the others;
         UsageError for an invalid `grep`.
         """
-        stream = LogStream(
-            self._monitor, node=node, rank=rank, since=since, grep=grep, metrics=metrics
+        blocks = self.log_blocks(
+            follow=follow,
+            node=node,
+            rank=rank,
+            tail=tail,
+            since=since,
+            grep=grep,
+            metrics=metrics,
+            waiting=waiting,
         )
+        for block in blocks:
+            yield from block.lines()
+
+    def log_blocks(
+        self,
+        *,
+        follow: bool,
+        tail: int | None,
+        waiting: Callable[[RunState], None] | None,
+        **filters: Any,
+    ) -> Iterator[LogBlock]:
+        """Yield log lines as `logs`, which has the filters; lines of one source and time are together."""
+        stream = LogStream(self._monitor, **filters)
         with in_use(self.folder.path):
             yield from stream.stored(tail=tail, retry=follow)
             wait = Wait(self._monitor)

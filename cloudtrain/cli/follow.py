@@ -207,8 +207,12 @@ class View:
                 case Activity() if self.keyboard is not None:
                     self.keyboard.note(event)
 
-        for line in update.lines:
-            self._log(line)
+        for block in update.blocks:
+            if block.kind or self.keyboard is not None:
+                for line in block.lines():
+                    self._log(line)
+            else:
+                self._log(block)
 
         self._write_output()
         self._show_wait(update.state)
@@ -217,7 +221,7 @@ class View:
 
         if self.keyboard is None or not self.keyboard.is_asked:
             self.display.draw(update.state)
-        elif not update.lines and not update.events:  # lines before the question may come after it
+        elif not update.blocks and not update.events:  # lines before the question may come after it
             self.display.clear()
             self.keyboard.serve()
 
@@ -254,7 +258,7 @@ class View:
         elif line.source == "rank 0" or (not line.source and line.text):
             self._output.append(("  ", line.text))
         elif line.source.startswith("rank "):
-            self.other_lines += 1
+            self.other_lines += line.text.count("\n") + 1
 
     def _is_typed(self, text: str) -> bool:
         return self.keyboard is not None and self.keyboard.is_echo(text)

@@ -64,7 +64,7 @@ def logs_command(
         print_logs(target, following=following, as_json=as_json, since=since_time, **options)
         return
     display = ProgressDisplay(enabled=following and not as_json and sys.stdout.isatty())
-    line = None
+    block = None
     with LogPrinter(as_json=as_json, names_source=options["rank"] is None) as printer:
 
         def wait(state: RunState) -> None:
@@ -72,15 +72,16 @@ def logs_command(
             display.draw(state)
 
         try:
-            for line in target.logs(follow=following, since=since_time, waiting=wait, **options):
+            options |= {"follow": following, "since": since_time, "waiting": wait}
+            for block in target.log_blocks(**options):
                 display.clear()
-                printer.print(line)
+                printer.print(block)
         except KeyboardInterrupt:
             display.clear()
             raise click.exceptions.Exit(130) from None
         display.clear()
 
-    if line is not None:
+    if block is not None:
         return
 
     filters = [since, *options.values()]

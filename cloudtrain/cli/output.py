@@ -31,10 +31,10 @@ from cloudtrain_wire.bounded_files import read_regular_text
 
 if TYPE_CHECKING:
     from cloudtrain.errors import CloudtrainError, Issue
-    from cloudtrain.runs.logs import LogLine
+    from cloudtrain.runs.logs import LogBlock, LogLine
 
-MAX_WAITING_LINES = 1000
-"""Lines of a log that are printed at once, at most."""
+MAX_WAITING_CHARACTERS = 1 << 20
+"""Characters of a log that wait until they are printed at once, at most."""
 
 MAX_NAME = 40
 """Maximum characters of a metric's name beside its curve."""
@@ -70,6 +70,7 @@ class LogPrinter:
         self._as_json = as_json
         self._names_source = names_source
         self._waiting: list[tuple[str, str]] = []
+        self._size = 0
 
     def __enter__(self) -> LogPrinter:
         return self
@@ -77,26 +78,30 @@ class LogPrinter:
     def __exit__(self, *_: object) -> None:
         self.flush()
 
-    def print(self, line: LogLine, *, trial: int | None = None) -> None:
-        """Print a line, perhaps later. `trial`: with the number of the trial in front."""
+    def print(self, block: LogBlock, *, trial: int | None = None) -> None:
+        """Print lines, perhaps later. `trial`: with the number of the trial in front."""
         if self._as_json:
-            print_json(_line_as_json(line, trial), indent=None)
+            for line in block.lines():
+                print_json(_line_as_json(line, trial), indent=None)
+
             return
 
         source = ""
         if trial is not None:
             source = f"[trial {trial}] "
         if self._names_source:
-            source += f"[{line.source or f'node {line.node}'}] "
+            source += f"[{block.source or f'node {block.node}'}] "
 
-        self._waiting.append((source, line.text))
-        if len(self._waiting) >= MAX_WAITING_LINES:
+        self._waiting.append((source, block.text))
+        self._size += len(block.text) + 1
+        if self._size >= MAX_WAITING_CHARACTERS:
             self.flush()
 
     def flush(self) -> None:
         """Print the lines that wait."""
         waiting = self._waiting
         self._waiting = []
+        self._size = 0
         write_log(waiting)
 
 

@@ -343,15 +343,15 @@ def print_logs(
     shown = False
     try:
         with LogPrinter(as_json=as_json, names_source=filters["rank"] is None) as printer:
-            for number, line in logs.stored(tail=tail, retry=following):
+            for number, block in logs.stored(tail=tail, retry=following):
                 shown = True
-                printer.print(line, trial=number)
+                printer.print(block, trial=number)
 
             if following:
                 printer.flush()
-                for number, line in logs.fresh():
+                for number, block in logs.fresh():
                     shown = True
-                    printer.print(line, trial=number)
+                    printer.print(block, trial=number)
                     printer.flush()
     except KeyboardInterrupt:
         if following and not sweep.has_ended:

@@ -74,16 +74,24 @@ def indented(text: str, by: int) -> str:
 
 
 def log_text(text: str, *, colours: bool) -> str:
-    """Return a line of a program's log.
+    """Return lines of a program's log.
 
-    If it overwrites itself, as progress bars do, return the last text.
+    Of one that overwrites itself, as progress bars do, return the last text.
     """
-    text = masker.mask_text(text).rstrip("\r")
-    if text.isprintable():
+    text = masker.mask_text(text)
+    if text.replace("\n", "").isprintable():
         return text
 
-    parts = _COLOUR.split(text[text.rfind("\r") + 1 :])
-    marks = _COLOUR.findall(text[text.rfind("\r") + 1 :])
+    return "\n".join(_log_line(line, colours=colours) for line in text.split("\n"))
+
+
+def _log_line(line: str, *, colours: bool) -> str:
+    line = line.rstrip("\r").rpartition("\r")[2]
+    if line.isprintable():
+        return line
+
+    parts = _COLOUR.split(line)
+    marks = _COLOUR.findall(line)
 
     if not colours or not marks:
         return "".join(map(one_line, parts))
@@ -174,11 +182,15 @@ def wrapped(line: str, width: int) -> str:
 
 
 def write_log(lines: Sequence[tuple[str, str]], *, err: bool = False) -> None:
-    """Print lines of a program's log at once, each a prefix and a text, with `err` on stderr."""
+    """Print lines of a program's log at once, with `err` on stderr.
+
+    Each text is one line or several, with the prefix in front of each.
+    """
     colours = coloured(sys.stderr if err else sys.stdout)
     shown = []
     for prefix, text in lines:
-        shown.append((prefix and one_line(prefix)) + log_text(text, colours=colours))
+        front = prefix and one_line(prefix)
+        shown.append(front + log_text(text, colours=colours).replace("\n", f"\n{front}"))
 
     if shown:
         _echo("\n".join(shown), err=err)

@@ -105,19 +105,37 @@ def read_lines(
     file: Blocks, offset: int, max_line_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[tuple[bytes, int]]:
     """Yield the complete lines after a byte offset, each with the offset after it."""
-    file.seek(offset)
-    tail = b""
-    left_out = 0
-
-    while block := file.read(BLOCK_BYTES):
-        *lines, tail = (tail + block).split(b"\n")
-        for line in lines:
-            offset += len(line) + left_out + 1
-            left_out = 0
+    for block, behind in read_blocks(file, offset, max_line_bytes):
+        offset = behind - len(block)
+        for line in block[:-1].split(b"\n"):
+            offset += len(line) + 1
             yield line[:max_line_bytes], offset
 
-        left_out += max(0, len(tail) - max_line_bytes)
+
+def read_blocks(
+    file: Blocks, offset: int, max_line_bytes: int = MAX_LINE_BYTES, *, unfinished: bool = False
+) -> Iterator[tuple[bytes, int]]:
+    """Yield the complete lines after a byte offset, many at once, with the offset after them.
+
+    The first one may be longer than the maximum, by at most a block. `unfinished`: also yield what
+    the file has after its last line end, with one.
+    """
+    file.seek(offset)
+    tail = b""
+
+    while block := file.read(BLOCK_BYTES):
+        offset += len(block)
+        if len(tail) == max_line_bytes:
+            block = b"".join(block.partition(b"\n")[1:])
+
+        lines, end, tail = (tail + block).rpartition(b"\n")
+        if end:
+            yield lines + end, offset - len(tail)
+
         tail = tail[:max_line_bytes]
+
+    if unfinished and tail:
+        yield tail + b"\n", offset
 
 
 def read_lines_backward(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -16,6 +17,7 @@ from cloudtrain.errors import StorageError
 from cloudtrain.runs.files import (
     MAX_LINE_BYTES,
     end_of_lines,
+    read_blocks,
     read_lines,
     read_lines_backward,
 )
@@ -34,7 +36,12 @@ EVENT_MARK = b"::cloudtrain:: "
 
 TIMESTAMP_CHARACTERS = 24
 
-_TAG = re.compile(r"\[(?:(rank \d+|node \d+)(?: (metrics|progress))?|(local rank \d+|torchrun))\]")
+_TAG = r"\[(?:(rank \d+|node \d+)(?: (metrics|progress))?|(local rank \d+|torchrun))\]"
+
+_TAGGED = re.compile(f"{_TAG} ?")
+
+_LINES = re.compile(f"(.{{{TIMESTAMP_CHARACTERS + 1}}}{_TAG} )?(.*(?:\n\\1.*)*)\n".encode())
+"""Lines with the same timestamp and tag, such as a rank that prints a lot leaves; or any line."""
 
 _LOG_FILE = re.compile(r"node-(0|[1-9][0-9]{0,5})\.log")
 
@@ -91,26 +98,24 @@ class LogLine(NamedTuple):
         return int(self.source[5:])
 
 
-def log_line(time: float, node: int, raw: str) -> LogLine:
+class LogBlock(LogLine):
+    """Lines of one source and time. `text` has all of them, with line ends between them."""
+
+    __slots__ = ()
+
+    def lines(self) -> list[LogLine]:
+        """Return each line."""
+        time, node, source, text, kind = self
+        return [LogLine(time, node, source, line, kind) for line in text.split("\n")]
+
+
+def log_line(time: float, node: int, raw: str) -> LogBlock:
     """Split a launcher line into source and text. `time`: Unix timestamp."""
-    end = raw.find("]") + 1
-    source, kind = _tag(raw[:end])
-    if not source:
-        return LogLine(time, node, "", raw)
-    if raw.startswith(" ", end):
-        end += 1
-
-    return LogLine(time, node, source, raw[end:], kind)
-
-
-@lru_cache
-def _tag(text: str) -> tuple[str, str]:
-    """Return the source and the kind in `[rank 0 metrics]`; empty texts for another text."""
-    match = _TAG.fullmatch(text)
+    match = _TAGGED.match(raw)
     if match is None:
-        return "", ""
+        return LogBlock(time, node, "", raw)
 
-    return match[1] or match[3], match[2] or ""
+    return LogBlock(time, node, match[1] or match[3], raw[match.end() :], match[2] or "")
 
 
 def split_events(lines: Sequence[bytes], node: int) -> tuple[list[Event], list[bytes]]:
@@ -194,19 +199,23 @@ class LogReader:
         self.left_out = 0
         """Bytes that `read_ends` did not read."""
 
-    def read_batch(self, *, unfinished: bool = False) -> list[LogLine]:
-        """Return the next lines, at most BATCH_LINES; empty at the end."""
-        lines = []
+    def read_batch(self, *, unfinished: bool = False) -> list[LogBlock]:
+        """Return the next blocks, of about BATCH_LINES; empty at the end."""
+        blocks = []
+        lines = 0
         size = 0
-        for line in self.read_all(unfinished=unfinished):
-            lines.append(line)
-            size += len(line.text)
-            if len(lines) >= BATCH_LINES or size >= BATCH_CHARACTERS:
+        for block in self.read_all(unfinished=unfinished):
+            blocks.append(block)
+            lines += block.text.count("\n") + 1
+            size += len(block.text)
+            if lines >= BATCH_LINES or size >= BATCH_CHARACTERS:
                 break
 
-        return lines
+        return blocks
 
-    def read_all(self, *, unfinished: bool = False, source: str | None = None) -> Iterator[LogLine]:
+    def read_all(
+        self, *, unfinished: bool = False, source: str | None = None
+    ) -> Iterator[LogBlock]:
         """Return all unread lines. Raise StorageError if a file cannot be read.
 
         `source`: only lines of it, such as `rank 3`. Others count as read.
@@ -216,8 +225,8 @@ class LogReader:
             parts.append(self._unread(node, LogFile(path), unfinished=unfinished, source=source))
 
         for part in heapq.merge(*parts, key=lambda part: part.time):
-            self._offsets[part.line.node] = part.offset
-            yield part.line
+            self._offsets[part.block.node] = part.offset
+            yield part.block
 
     def _unread(
         self, node: int, file: LogFile, *, unfinished: bool, source: str | None
@@ -226,7 +235,7 @@ class LogReader:
         end = yield from _forwards(node, file, offset, unfinished=unfinished, source=source)
         self._offsets[node] = end
 
-    def read_backward(self, *, unfinished: bool = False) -> Iterator[LogLine]:
+    def read_backward(self, *, unfinished: bool = False) -> Iterator[LogBlock]:
         """Yield all lines, the latest first, and count them as read. May raise StorageError."""
         parts = []
         for node, path in reversed(self._files()):
@@ -235,7 +244,8 @@ class LogReader:
             self._offsets[node] = end
             rest = b""
             if unfinished:
-                rest = _rest_of(file, end)
+                file.seek(end)
+                rest = file.read(MAX_LINE_BYTES)
                 self._offsets[node] = file.seek(0, os.SEEK_END)
 
             parts.append(_backwards(node, file, end, rest))
@@ -262,11 +272,13 @@ class LogReader:
         done = 0
         size = min(size, head + tail)
         for number, part in heapq.merge(*parts, key=lambda item: item[1].time):
-            done += TIMESTAMP_CHARACTERS + 2 + len(part.line.text)
+            for line in part.block.lines():
+                yield number, line
+                number += number > 0
+                done += TIMESTAMP_CHARACTERS + 2 + len(line.text)
+
             if progress is not None:
                 progress(min(done, size), size)
-
-            yield number, part.line
 
         if progress is not None:
             progress(size, size)
@@ -275,19 +287,20 @@ class LogReader:
         size = file.seek(0, os.SEEK_END)
         is_whole = size <= head + tail
         end = 0
-        for number, part in enumerate(_forwards(node, file, 0, unfinished=is_whole), 1):
+        number = 1
+        for part in _forwards(node, file, 0, unfinished=is_whole):
             end = part.offset
             yield number, part
+            number += part.block.text.count("\n") + 1
             if not is_whole and end >= head:
                 break
 
         if is_whole or end >= size - tail:
             return
 
-        lines = _forwards(node, file, size - tail, unfinished=True)
-        first = next(lines, None)  # it begins in the middle
-        self.left_out += (first.offset if first else size) - end
-        for part in lines:
+        _, start = next(read_lines(file, size - tail), (b"", size))  # it begins in the middle
+        self.left_out += start - end
+        for part in _forwards(node, file, start, unfinished=True):
             yield 0, part
 
     def _files(self) -> list[tuple[int, Path]]:
@@ -303,11 +316,11 @@ class LogReader:
 
 
 class _Part(NamedTuple):
-    """A line of a log, and the byte offset behind it."""
+    """Lines of a log, and the byte offset behind them."""
 
     time: float
     offset: int
-    line: LogLine
+    block: LogBlock
 
 
 def _forwards(
@@ -315,65 +328,45 @@ def _forwards(
 ) -> Generator[_Part, None, int]:
     """Yield lines from a byte offset, with `source` only those of it; return the offset behind."""
     at = 0.0
-    parse = _LineParser(node)
-    tags: tuple[bytes, ...] = (b"",)
-    if source is not None:
-        tags = (f"[{source}]".encode(), f"[{source} ".encode())
+    for lines, behind in read_blocks(file, offset, unfinished=unfinished):
+        offset = behind - len(lines)
+        for match in _LINES.finditer(lines):
+            block = _block(node, match)
+            at = block.time or at  # a line without a timestamp stays after the one before it
+            if source in (None, block.source):
+                yield _Part(at, offset + match.end(), block)
 
-    for raw, behind in read_lines(file, offset):
         offset = behind
-        if not raw.startswith(tags, TIMESTAMP_CHARACTERS + 1):
-            continue
-
-        line = parse(raw)
-        at = line.time or at  # a line without a timestamp stays after the one before it
-        yield _Part(at, offset, line)
-
-    if unfinished and (rest := _rest_of(file, offset)):
-        offset = file.seek(0, os.SEEK_END)
-        if rest.startswith(tags, TIMESTAMP_CHARACTERS + 1):
-            line = parse(rest)
-            yield _Part(line.time or at, offset, line)
 
     return offset
 
 
-def _rest_of(file: LogFile, offset: int) -> bytes:
-    """Return the beginning of what stands behind a byte offset."""
-    file.seek(offset)
-    return file.read(MAX_LINE_BYTES)
-
-
-def _backwards(node: int, file: LogFile, end: int, rest: bytes) -> Iterator[tuple[float, LogLine]]:
+def _backwards(node: int, file: LogFile, end: int, rest: bytes) -> Iterator[tuple[float, LogBlock]]:
     at = float("inf")
-    parse = _LineParser(node)
-    if rest:
-        line = parse(rest)
-        at = line.time or at
-        yield at, line
-
-    for raw in read_lines_backward(file, end):
-        line = parse(raw)
-        at = line.time or at
-        yield at, line
+    for raw in chain([rest] * bool(rest), read_lines_backward(file, end)):
+        for match in _LINES.finditer(raw + b"\n"):
+            block = _block(node, match)
+            at = block.time or at
+            yield at, block
 
 
-class _LineParser:
-    """Parser of the lines of one node. Lines that were printed together have one timestamp."""
+def _block(node: int, match: re.Match[bytes]) -> LogBlock:
+    """Return lines that `_LINES` has found in a node's log."""
+    head, source, kind, other, text = match.groups(b"")
+    if not head:
+        time = _time_of(text[:TIMESTAMP_CHARACTERS])
+        return log_line(time, node, text[TIMESTAMP_CHARACTERS + 1 :].decode("utf-8", "replace"))
 
-    def __init__(self, node: int) -> None:
-        self._node = node
-        self._timestamp = b""
-        self._time = 0.0
+    time = _time_of(head[:TIMESTAMP_CHARACTERS])
+    lines = [line[len(head) :] for line in match[0].split(b"\n")]  # faster than `bytes.replace`
+    text = b"\n".join(lines[:-1])
+    source = source or other
+    return LogBlock(time, node, source.decode(), text.decode("utf-8", "replace"), kind.decode())
 
-    def __call__(self, raw: bytes) -> LogLine:
-        timestamp = raw[:TIMESTAMP_CHARACTERS]
-        if timestamp != self._timestamp:
-            self._timestamp = timestamp
-            self._time = parse_timestamp(timestamp.decode("utf-8", "replace"))
 
-        text = raw[TIMESTAMP_CHARACTERS + 1 :].decode("utf-8", "replace")
-        return log_line(self._time, self._node, text)
+@lru_cache(1)
+def _time_of(timestamp: bytes) -> float:
+    return parse_timestamp(timestamp.decode("utf-8", "replace"))
 
 
 def format_timestamp(seconds: float) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from cloudtrain.api.monitor import LogStream, RunMonitor
 from cloudtrain.diagnosis.failure import Diagnosis, diagnose_run
 from cloudtrain.errors import RunNotFound
-from cloudtrain.runs.logs import LogLine
+from cloudtrain.runs.logs import LogBlock
 from cloudtrain.runs.state import RunState
 from cloudtrain.sweeps.state import SweepState, Trial
 from cloudtrain.sweeps.sweep import Sweep
@@ -21,8 +21,8 @@ from cloudtrain.sweeps.sweep import Sweep
 POLL_SECONDS = 0.2
 """Interval of reads of runs that end shortly after their sweep."""
 
-TrialLine = tuple[int, LogLine]
-"""Number of a trial, and a line of one of its runs."""
+TrialLines = tuple[int, LogBlock]
+"""Number of a trial, and lines of one of its runs."""
 
 
 class SweepLogs:
@@ -34,7 +34,7 @@ class SweepLogs:
         self._streams: dict[str, tuple[int, LogStream]] = {}
         """Trial and stream of each run."""
 
-    def stored(self, *, tail: int | None = None, retry: bool = False) -> Iterable[TrialLine]:
+    def stored(self, *, tail: int | None = None, retry: bool = False) -> Iterable[TrialLines]:
         """Return existing lines, oldest first; with `tail` only the last N of all trials."""
         self._join(self._sweep.status())
         merged = self._merged(lambda stream: stream.stored(tail=tail, retry=retry))
@@ -43,7 +43,7 @@ class SweepLogs:
 
         return deque(merged, maxlen=tail)
 
-    def fresh(self) -> Iterator[TrialLine]:
+    def fresh(self) -> Iterator[TrialLines]:
         """Yield new lines until the end of the sweep. Raise UsageError if nothing drives it."""
         for update in self._sweep.watch():
             self._join(update.state)
@@ -65,7 +65,7 @@ class SweepLogs:
                     stream = LogStream(RunMonitor(run.folder), **self._filters)
                     self._streams[run.id] = (trial.number, stream)
 
-    def _merged(self, read: Callable[[LogStream], Iterator[LogLine]]) -> Iterator[TrialLine]:
+    def _merged(self, read: Callable[[LogStream], Iterator[LogBlock]]) -> Iterator[TrialLines]:
         """Merge the lines of open streams by time; runs of a trial come one after the other."""
         trials: dict[int, list[LogStream]] = {}
         for number, stream in self._streams.values():
@@ -76,7 +76,7 @@ class SweepLogs:
         return heapq.merge(*parts, key=lambda part: part[1].time)
 
 
-def _numbered(number: int, streams: Iterable[Iterator[LogLine]]) -> Iterator[TrialLine]:
+def _numbered(number: int, streams: Iterable[Iterator[LogBlock]]) -> Iterator[TrialLines]:
     return ((number, line) for line in chain.from_iterable(streams))
 
 

@@ -244,6 +244,14 @@ def test_a_log_is_passed_on_line_by_line_and_its_tail_as_it_is(run: RunFolder) -
     assert list(loaded.logs(tail=0)) == []
 
 
+def test_a_pattern_is_searched_in_each_of_the_lines_that_came_at_once(store: RunStore) -> None:
+    folder = born(store, "a-1")
+    write_events(folder, ENDED)
+    lines = (f"{format_timestamp(1.0)} [rank 0] {text}\n" for text in ("loss 1", "no", "loss 2"))
+    (folder.path / "logs" / "node-0.log").write_text("".join(lines))
+    assert [line.text for line in Run(folder).logs(grep=r"^loss \d$")] == ["loss 1", "loss 2"]
+
+
 def test_a_long_history_of_events_is_folded_as_it_is_read(run: RunFolder) -> None:
     size = run.events_file.stat().st_size
     loaded = Run(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,30 @@ def test_lines_of_another_rank_count_as_read(run: RunFolder) -> None:
     assert list(reader.read_all()) == []
     assert [line.text for line in reader.read_all(unfinished=True, source="rank 1")] == ["cut o"]
     assert list(reader.read_all(unfinished=True)) == []
+
+
+TAGS = ("[rank 0] ", "[rank 0]", "[rank 1] ", "[rank 0 metrics] ", "[torchrun] ", "[rank", "")
+TEXTS = ("", " x", "x]", "[rank 1] x", "\r", "\x1b[31mred", "é"[:1], "\udce9", "x" * 300)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_lines_read_in_blocks_are_those_read_one_by_one(run: RunFolder, seed: int) -> None:
+    chance = random.Random(seed)
+    lines = []
+    for number in range(2000):
+        line = chance.choice(TAGS) + chance.choice(TEXTS) + "\n"
+        time = format_timestamp(START + number // 200) + " "
+        lines += [chance.choice((time, time, "", "no time")) + line] * chance.choice((1, 1, 9))
+
+    log_file(run.path, 0).write_text("".join(lines), errors="surrogateescape")
+    blocks = list(LogReader(run).read_all())
+    one_by_one = list(LogReader(run).read_backward())[::-1]
+    assert len(blocks) < len(one_by_one) == len(lines)
+    assert [line for block in blocks for line in block.lines()] == one_by_one
+
+    for source in ("rank 0", "rank 1", ""):
+        read = [line for block in LogReader(run).read_all(source=source) for line in block.lines()]
+        assert read == [line for line in one_by_one if line.source == source]
 
 
 @pytest.fixture

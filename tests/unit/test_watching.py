@@ -18,7 +18,7 @@ from cloudtrain.cli.follow import View, rate_text
 from cloudtrain.cli.run_end import report
 from cloudtrain.cli.top import screen
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.logs import LogLine, log_line
+from cloudtrain.runs.logs import LogBlock, LogLine, log_line
 from cloudtrain.runs.record import Terms, terms_of
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunStore
@@ -97,6 +97,19 @@ def test_a_session_looks_as_it_was_recorded(
         "\n".join([screen.text().rstrip("\n"), *progress]),
     )
     assert all(len(text) < columns for text in drawn)
+
+
+def test_lines_that_came_at_once_are_shown_or_counted_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = Screen(terminal=False)
+    monkeypatch.setattr(sys, "stderr", screen)
+    run: Any = SimpleNamespace(id="x")
+    view = View(run)
+    blocks = [LogBlock(START, 0, f"rank {rank}", "a\nb\nc") for rank in (0, 1)]
+    view.show(monitor.Update(RunState(run_id="x"), [], blocks))
+    view.finish()
+    assert screen.text() == "  a\n  b\n  c\n  (3 more lines from other ranks: cloudtrain logs x)\n"
 
 
 def test_a_flood_of_metrics_does_not_flood_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
