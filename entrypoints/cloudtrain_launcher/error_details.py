@@ -53,17 +53,6 @@ _NOT_STARTED = re.compile(
     r"|No such file or directory)$"
 )
 """Message of bash, dash or busybox: `run.sh: line 3: accelerate: command not found`."""
-_CRASH_WORDS = (
-    "terminate called",
-    "what():",
-    "Watchdog caught",
-    "Fatal Python error",
-    "not found",
-    "Permission denied",
-    "cannot execute",
-    "No such file",
-)
-"""Of these one is in each message above."""
 _STACK_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in ')
 _STACK_LINE = re.compile(r'  File "|  <|(Current t|T)hread |Extension modules:|$|  \.\.\.')
 
@@ -252,9 +241,8 @@ class CrashOutput:
 
     def feed(self, text: str) -> None:
         """Read the next lines of the rank's output, without the last line end."""
-        if self._in_stack or any(word in text for word in _CRASH_WORDS):
-            for line in text.split("\n"):
-                self._feed_line(line)
+        for line in text.split("\n"):
+            self._feed_line(line)
 
     def _feed_line(self, line: str) -> None:
         if self._in_stack and len(self._stack) < _MAX_STACK_LINES and _STACK_LINE.match(line):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -29,6 +30,12 @@ from cloudtrain_wire.processes import process_state
 
 _ENDED = ("", "Z", "X")
 """States of a process that is gone or dead (proc(5))."""
+
+LAST_TEXTS = 16
+"""Number of texts of a rank's last output that are searched if it crashes."""
+
+TEXT_CHARS = 1 << 16
+"""Minimum length of these texts, but for the last one."""
 
 MAX_LINE_CHARS = 2000
 """Maximum characters of a line to search."""
@@ -65,7 +72,8 @@ class RankTracker:
         """Local rank -> process id."""
         self._group_sizes: list[int] = []
         """Finished rank -> size of its torch.distributed group; 0: it used none."""
-        self._crash_output: dict[int, CrashOutput] = {}
+        self._last_output: dict[int, deque[str]] = {}
+        """Local rank -> the end of what it has printed."""
         self._printed_metrics = PrintedMetrics(job.metrics, self._on_printed)
 
     def on_event(self, event: Event) -> None:
@@ -81,7 +89,7 @@ class RankTracker:
         elif isinstance(event, RankStarted):
             self._ranks[event.local_rank] = event.rank
             self._pids[event.local_rank] = event.pid or 0
-            self._crash_output.pop(event.local_rank, None)
+            self._last_output.pop(event.local_rank, None)
             if event.attempt > self.attempt:
                 self._start_attempt(event)
         elif isinstance(event, Metrics) and event.rank == 0:
@@ -91,7 +99,12 @@ class RankTracker:
         """Process lines printed by a rank; ignore torchrun's own, of local rank -1."""
         self._memory_kills.refresh()
         if local_rank >= 0:
-            self._crash_output.setdefault(local_rank, CrashOutput()).feed(text)
+            texts = self._last_output.setdefault(local_rank, deque([""], LAST_TEXTS))
+            if len(texts[-1]) < TEXT_CHARS:
+                texts[-1] += f"\n{text}"
+            else:
+                texts.append(text)
+
         if self._ranks.get(local_rank) == 0:
             self._printed_metrics.on_text(text)
 
@@ -165,7 +178,10 @@ class RankTracker:
         return self._job.nodes * self._job.processes
 
     def _error_of(self, failed: RankFailed, rank: int) -> Error:
-        output = self._crash_output.get(failed.local_rank, CrashOutput())
+        output = CrashOutput()
+        for text in self._last_output.get(failed.local_rank, ()):
+            output.feed(text)
+
         finished = rank in self.finished
         short = self._memory_kills.any()
         reason = output.reason

@@ -17,7 +17,7 @@ import pytest
 from cloudtrain_launcher import failure
 from cloudtrain_launcher.error_details import FULL_BYTES, CrashOutput, describe, full_disk_hint
 from cloudtrain_wire import causes
-from cloudtrain_wire.events import Error, RankEnded, RankStarted
+from cloudtrain_wire.events import Error, RankEnded, RankFailed, RankStarted
 from tests.entrypoints.launcher.test_launcher_parts import error, launcher_of
 
 GLOO = "[../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:415"
@@ -199,6 +199,17 @@ def test_an_abort_by_another_library_has_its_exception_and_is_a_cause() -> None:
     reported = failure.exit_error(1, -signal.SIGABRT, 1.0, finished=False, reason=crash.reason)
     assert reported.message == "was killed by SIGABRT: runtime_error: the tokenizer lost its file"
     assert not reported.consequence
+
+
+def test_a_crash_has_its_message_though_its_rank_has_printed_more(tmp_path: Path) -> None:
+    ranks = launcher_of(tmp_path).ranks
+    crash = "terminate called after throwing an instance of 'E'\n  what():  it is lost"
+    for text in ("x" * 3_000_000, crash, *["y" * 300] * 1000):
+        ranks.on_text(0, text)
+
+    ranks.on_event(RankFailed(time=2.0, local_rank=0, exitcode=-signal.SIGABRT))
+    ranks.report_failures(stopping=False)
+    assert ranks.errors[-1].message == "was killed by SIGABRT: E: it is lost"
 
 
 def test_a_crash_is_reported_with_the_innermost_line_of_the_program(tmp_path: Path) -> None:
