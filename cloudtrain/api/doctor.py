@@ -17,7 +17,7 @@ from cloudtrain.errors import CloudError, CloudtrainError, SpecError
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker.checks import engine_check
 from cloudtrain.providers.docker.images import inspect_image, is_named
-from cloudtrain.providers.local.checks import data_folder_check
+from cloudtrain.providers.local.checkup import data_folder_check
 from cloudtrain.settings import DEFAULT_PROVIDER
 from cloudtrain.spec.sources import FILE
 

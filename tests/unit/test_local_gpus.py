@@ -14,7 +14,7 @@ from cloudtrain.api.package_checks import package_issues
 from cloudtrain.cli.plan_view import headline
 from cloudtrain.errors import SpecError
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers.local import checks as checkup
+from cloudtrain.providers.local import checks
 from cloudtrain.providers.local.gpu_ids import gpu_ids
 from cloudtrain_wire import visible_gpus
 
@@ -33,7 +33,7 @@ def two_gpus(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(visible_gpus, "NVIDIA_GPUS", folders)
     monkeypatch.setattr(visible_gpus, "visible_gpus", lambda: 2)
-    monkeypatch.setattr(checkup, "visible_gpus", lambda: 2)
+    monkeypatch.setattr(checks, "visible_gpus", lambda: 2)
 
 
 def plan_of(tmp_path: Path, program: str = "", /, provider: str = "local", **spec: Any) -> Plan:
@@ -63,7 +63,7 @@ def plan_of(tmp_path: Path, program: str = "", /, provider: str = "local", **spe
 def test_a_job_that_names_no_gpus_says_which_it_leaves_idle(
     tmp_path: Path, spec: dict[str, Any], is_said: bool
 ) -> None:
-    issues = checkup.idle_gpus(plan_of(tmp_path, **spec))
+    issues = checks.idle_gpus(plan_of(tmp_path, **spec))
     messages = ["this machine has 2 GPUs, and the job starts 1 process"]
     assert [issue.message for issue in issues] == (messages if is_said else [])
     assert all("--gpus 2" in str(issue.hint) for issue in issues)
@@ -74,7 +74,7 @@ def test_all_gpus_are_those_that_the_job_may_use(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, resources={"gpus": "all"})
     assert (plan.gpus, plan.processes) == (2, 2)
     assert headline(plan).startswith("1 node x 2 processes, 2 GPUs on")
-    assert checkup.gpu_rules(plan, plan.gpus, "per node") == []
+    assert checks.gpu_rules(plan, plan.gpus, "per node") == []
 
 
 @pytest.mark.usefixtures("two_gpus")

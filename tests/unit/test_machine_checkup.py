@@ -15,8 +15,7 @@ from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import CloudError, warning
 from cloudtrain.providers.docker import checks as containers
 from cloudtrain.providers.docker.engine import EngineInfo
-from cloudtrain.providers.local import checks as checkup
-from cloudtrain.providers.local import machine
+from cloudtrain.providers.local import checkup, machine
 from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
 from tests.support.samples import assert_only_wrong, names_of_wrong, python_program
 

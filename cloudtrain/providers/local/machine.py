@@ -12,24 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.runs.provider_config import ProviderConfig
-
 PROBE_SECONDS = 120
 """Timeout of an import of torch; a cold disk takes most of a minute."""
 SMI_SECONDS = 30
 GPU_SECONDS = 60
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LocalConfig(ProviderConfig):
-    """Python of the job, and facts about the machine."""
-
-    python: str
-    """Path of the interpreter."""
-    cores: int = 1
-    """Cores that this process may use; nodes share them."""
-    system: str = ""
-    """Name of the system as in `sys.platform`: `linux`, `darwin`."""
 
 
 def memory_bytes() -> int:

@@ -19,9 +19,8 @@ from cloudtrain.providers.local.backend import (
     require_unix,
     resolve_path,
 )
+from cloudtrain.providers.local.config import LocalConfig
 from cloudtrain.providers.local.declaration import DECLARATION
-from cloudtrain.providers.local.machine import LocalConfig
-from cloudtrain.providers.rehearsal.base import PlainEmulator
 from cloudtrain.runs.paths import RunPaths
 from cloudtrain.settings import Settings
 from cloudtrain_wire.cores import available_cores
@@ -74,7 +73,7 @@ class LocalProvider(LocalBackend):
 
     def checkup(self, plan: Plan) -> Iterable[Check]:
         """Ask this machine for everything that a job of this spec needs."""
-        from cloudtrain.providers.local.checks import machine_checks
+        from cloudtrain.providers.local.checkup import machine_checks
 
         return machine_checks(plan)
 
@@ -94,6 +93,8 @@ class LocalProvider(LocalBackend):
             from cloudtrain.providers.rehearsal.azureml import AzureMLEmulator
 
             return AzureMLEmulator(paths, request, plan)
+
+        from cloudtrain.providers.rehearsal.base import PlainEmulator
 
         return PlainEmulator(paths, request)
 
