@@ -28,11 +28,9 @@ from cloudtrain.runs.folder import new_run_id
 from cloudtrain.settings import STRICT, Settings
 from cloudtrain.shown_text import listed
 from cloudtrain.source.distributions import Requested, find_requirements, requested_by
-from cloudtrain.source.extract import DAMAGED
 from cloudtrain.source.git import git_state
 from cloudtrain.source.inputs import digest_input, input_problem, list_input
-from cloudtrain.source.scan import CHANGED_HINT, pack, scan
-from cloudtrain.source.stored_archive import holds, packed_entries
+from cloudtrain.source.scan import CHANGED_HINT, scan
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.sources import FILE, read_source
 from cloudtrain_wire.process_identity import host_name
@@ -304,6 +302,8 @@ def _source_changed_error(tree: SourceTree, before: SourceTree | None) -> Source
 
 def pack_source(plan: Plan, progress: Progress | None) -> Path:
     """Return the archive of a plan's source. Raise SourceError if it changed after planning."""
+    from cloudtrain.source.pack import pack  # a plan alone packs nothing
+
     before = _last_scan.get(plan.context.source.digest)
     data_dir = Path(plan.context.data_dir)
     folder = _archive_folder(plan)
@@ -327,6 +327,9 @@ def changed_files(plan: Plan) -> list[str]:
 
     Empty if the folder is gone or cannot be packed.
     """
+    from cloudtrain.source.extract import DAMAGED
+    from cloudtrain.source.stored_archive import packed_entries
+
     folder = Path(plan.context.folder)
     root = Path(plan.context.source.root)
     names: set[str] = set()
@@ -345,6 +348,8 @@ def changed_files(plan: Plan) -> list[str]:
 
 def archive_of(plan: Plan) -> Path:
     """Return the stored archive of a plan's source. Raise StorageError if it holds another one."""
+    from cloudtrain.source.stored_archive import holds
+
     digest = plan.context.source.digest
     path = _archive_folder(plan) / f"{digest}.tar.gz"
     _mark_used(plan)

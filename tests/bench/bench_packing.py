@@ -16,7 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from cloudtrain.source.scan import pack, scan
+from cloudtrain.source.pack import pack
+from cloudtrain.source.scan import scan
 from tests.bench.measure import Comparison, Cost, compare, cost, options, report, workplace
 
 FILES = 10_000

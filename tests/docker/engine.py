@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.bundle import payload_files
-from cloudtrain.source.scan import pack, scan
+from cloudtrain.source.pack import pack
+from cloudtrain.source.scan import scan
 from tests.entrypoints.launcher.platforms import resources
 from tests.entrypoints.launchers import document
 from tests.support.waiting import HANG_SECONDS

@@ -10,7 +10,8 @@ import cloudtrain
 from cloudtrain.api.context import archive_of
 from cloudtrain.api.lookup import find_run, import_remote_runs
 from cloudtrain.errors import RunNotFound
-from cloudtrain.source.scan import pack, scan
+from cloudtrain.source.pack import pack
+from cloudtrain.source.scan import scan
 from tests.providers.sites import Site
 from tests.support.in_process import call as in_process
 from tests.support.samples import earlier_runs

@@ -28,7 +28,8 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History, log_reader_lock
 from cloudtrain.runs.paths import RunPaths
 from cloudtrain.runs.store import RunStore, index_run, summaries
-from cloudtrain.source.scan import pack, scan
+from cloudtrain.source.pack import pack
+from cloudtrain.source.scan import scan
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain_wire import file_locks
 from cloudtrain_wire.bounded_files import FileTooLarge, read_regular_file, read_regular_text

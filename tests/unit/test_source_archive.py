@@ -18,7 +18,8 @@ import pytest
 
 from cloudtrain.errors import SourceError, StorageError
 from cloudtrain.providers.rehearsal.base import unpack
-from cloudtrain.source.scan import CHANGED_HINT, pack, scan
+from cloudtrain.source.pack import pack
+from cloudtrain.source.scan import CHANGED_HINT, scan
 from cloudtrain.source.stored_archive import holds
 from cloudtrain.source.tree import SourceEntry, SourceTree, digest_entries
 from tests.providers.aws.archives import DAMAGED, HOSTILE, LEFT_BUT_THE_REST_ARRIVES, entry, packed
