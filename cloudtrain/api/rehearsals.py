@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.errors import StorageError
-from cloudtrain.planning.launch import TAG_PREFIX, Request
+from cloudtrain.planning.launch import TAG_PREFIX, Request, unfolded
 from cloudtrain.planning.plan import Plan, Rehearsal, json_digest
-from cloudtrain.planning.sagemaker import unfolded
 from cloudtrain.runs.files import append_lines
 from cloudtrain.runs.folder import JOB, REQUEST, RunFolder
 from cloudtrain_wire.bounded_files import read_regular_text

@@ -20,10 +20,9 @@ from cloudtrain.cli.output import count
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.errors import Issue, UsageError, dotted
 from cloudtrain.planning.cost import NOT_CHECKED, CostEstimate
-from cloudtrain.planning.launch import command_words, dependencies_document
+from cloudtrain.planning.launch import command_words, dependencies_document, unfolded
 from cloudtrain.planning.plan import UNREAD, LocalInput, Plan
 from cloudtrain.planning.request_overrides import spec_overrides
-from cloudtrain.planning.sagemaker import unfolded
 from cloudtrain.providers.shared.paths import file_name
 from cloudtrain.providers.shared.uploads import past_upload
 from cloudtrain.settings import data_folder

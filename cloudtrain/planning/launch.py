@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.catalog.machines import find_instance
-from cloudtrain.planning.plan import Plan
 from cloudtrain.source.tree import PAYLOAD_FOLDER
 
 if TYPE_CHECKING:
+    from cloudtrain.planning.plan import Plan
     from cloudtrain.spec.model import JobSpec
 
 
@@ -136,6 +137,14 @@ class Request:
     """Request in the platform's format: plain JSON."""
     job: JobDocument
     """Document for the launcher of every node, sent with the request."""
+
+
+def unfolded(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a request with the body that it holds as text, if any, in place of the text."""
+    if "serviceRequestPayload" not in document:
+        return document
+
+    return {**document, "serviceRequestPayload": json.loads(document["serviceRequestPayload"])}
 
 
 def job_document(plan: Plan) -> JobDocument:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cloudtrain.planning.launch import unfolded
+
 ROOT = "/opt/ml"
 GRACE_SECONDS = 120
 """Time from SIGTERM to SIGKILL, after a stop and at the time limit."""
@@ -150,14 +152,6 @@ def training_request(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the CreateTrainingJob body of a request, which a request to a queue holds as text."""
     body: Mapping[str, Any] = unfolded(document).get("serviceRequestPayload", document)
     return body
-
-
-def unfolded(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a request with the body that it holds as text, if any, in place of the text."""
-    if "serviceRequestPayload" not in document:
-        return document
-
-    return {**document, "serviceRequestPayload": json.loads(document["serviceRequestPayload"])}
 
 
 def result_uris(body: Mapping[str, Any]) -> dict[str, str]:

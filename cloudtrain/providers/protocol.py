@@ -7,19 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cloudtrain.declaration import Declaration
-from cloudtrain.errors import Issue, UsageError
-from cloudtrain.providers.discovered_run import DiscoveredRun, KnownRuns
-from cloudtrain.providers.progress import Note, Progress
+from cloudtrain.errors import UsageError
 
 if TYPE_CHECKING:
     from cloudtrain.checkup import Check
+    from cloudtrain.declaration import Declaration
+    from cloudtrain.errors import Issue
     from cloudtrain.planning.launch import Request
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.reference import ResolvedImage
     from cloudtrain.planning.target import Target
+    from cloudtrain.providers.discovered_run import DiscoveredRun, KnownRuns
     from cloudtrain.providers.infrastructure import Infrastructure
     from cloudtrain.providers.native_sweep import NativeSweeps
+    from cloudtrain.providers.progress import Note, Progress
     from cloudtrain.providers.remote_folder import RemoteFolder
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.logs import Observation, Record

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +13,8 @@ NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 
 def visible_gpus() -> int:
     """Return the number of GPUs that CUDA shows this process; 0 without a driver."""
+    import ctypes  # slow to import
+
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
