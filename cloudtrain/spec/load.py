@@ -32,8 +32,6 @@ from cloudtrain.spec.sources import (
     with_arguments,
     with_defaults,
 )
-from cloudtrain.spec.sweep import Sweep
-from cloudtrain.spec.varied_settings import path_of, trial_issues
 from cloudtrain.spec.yaml_document import Document, kind_of, mapping_of, parse_scalar
 from cloudtrain_wire.secret_values import masker, secrets_in
 
@@ -91,6 +89,9 @@ def _laid_over(document: Document, overrides: Sequence[str]) -> Document:
     result = override(document, overrides)
     sweep = mapping_of(result.values, "sweep")
     space = mapping_of(sweep, "space")
+    if not space:
+        return result
+
     fixed = {
         tuple(part.strip() for part in text.partition("=")[0].split(".")) for text in overrides
     }
@@ -113,6 +114,8 @@ def _laid_over(document: Document, overrides: Sequence[str]) -> Document:
 
 def _without(settings: Mapping[str, Any], fixed: Collection[Keys]) -> dict[str, Any]:
     """Return the settings that have no fixed value."""
+    from cloudtrain.spec.varied_settings import path_of
+
     return {key: value for key, value in settings.items() if path_of(str(key)) not in fixed}
 
 
@@ -175,6 +178,8 @@ def spec_from_document(
     spec, mistakes = _read(document.values, folder, look=look)
     # The spec of a rerun or a trial is already checked.
     if look and mapping_of(document.values, "sweep"):
+        from cloudtrain.spec.varied_settings import trial_issues
+
         issues_of_trial = partial(_issues_of_trial, document, folder=folder)
         mistakes += trial_issues(document.values, issues_of_trial)
 
@@ -209,11 +214,9 @@ def _read(
             issues += issues_of(item, lambda: spec_model(section_models()))
 
     issues += contradictions(values)
-    if isinstance(sweep := values.get("sweep"), dict):
-        issues += Sweep.contradictions(sweep, values)
-
     for key, section in sections.items():
-        issues += section.contradictions(mapping_of(values, key), values)
+        if isinstance(values[key], dict):
+            issues += section.contradictions(values[key], values)
 
     issues += _on_disk(values, folder) if look else []
     return spec, issues

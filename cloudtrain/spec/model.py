@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, create_model
 
@@ -31,10 +31,16 @@ from cloudtrain.spec.section import (
     Section,
     Size,
 )
-from cloudtrain.spec.sweep import Sweep
+
+if TYPE_CHECKING:
+    from cloudtrain.spec.sweep import Sweep
+else:
+    Sweep = Any  # few jobs have the section: `spec_model` imports its model for these
 
 SCHEMA_ID = "urn:cloudtrain:job.schema.json"
 """`$id` of the JSON Schema: a name, not an address. A copy is beside each job.yaml."""
+
+SWEEP = "sweep"
 
 _TEXT = {"type": ["string", "number", "boolean"]}
 _TEXT_MAP = {"type": "object", "additionalProperties": _TEXT}
@@ -344,9 +350,16 @@ class JobSpec(Section):
         return cast("ProviderSection", kind.model_construct())
 
 
+def sweep_model() -> type[Section]:
+    """Import the model of the section `sweep`."""
+    from cloudtrain.spec.sweep import Sweep
+
+    return Sweep
+
+
 def section_models() -> dict[str, type[Section]]:
-    """Return the models of all provider sections, by key."""
-    models = {}
+    """Return the models of the sections that only some jobs have, by key."""
+    models = {SWEEP: sweep_model()}
     for declared in declarations():
         if declared.section:
             models[declared.name] = declared.section()
@@ -355,7 +368,9 @@ def section_models() -> dict[str, type[Section]]:
 
 
 def section_model(key: str) -> type[Section] | None:
-    """Return the model of a provider's section, or None."""
+    """Return the model of a section that only some jobs have, or None."""
+    if key == SWEEP:
+        return sweep_model()
     if key in JobSpec.model_fields or not is_provider(key):
         return None
 
@@ -367,7 +382,7 @@ def section_model(key: str) -> type[Section] | None:
 
 
 def spec_model(sections: Mapping[str, type[Section]]) -> type[JobSpec]:
-    """Return the model of a job.yaml with these provider sections."""
+    """Return the model of a job.yaml with these sections."""
     if not sections:
         return JobSpec
 
@@ -376,7 +391,13 @@ def spec_model(sections: Mapping[str, type[Section]]) -> type[JobSpec]:
 
 @cache
 def _spec_model(sections: tuple[tuple[str, type[Section]], ...]) -> type[JobSpec]:
-    parts: dict[str, Any] = {name: (model, model.model_construct()) for name, model in sections}
+    parts: dict[str, Any] = {}
+    for name, model in sections:
+        if name == SWEEP:
+            parts[name] = (model | None, JobSpec.model_fields[name])
+        else:
+            parts[name] = (model, model.model_construct())
+
     return create_model("JobSpec", __base__=JobSpec, __doc__=JobSpec.__doc__, **parts)
 
 

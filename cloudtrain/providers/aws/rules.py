@@ -48,8 +48,8 @@ from cloudtrain.providers.shared.plan_notes import (
     cloud_warnings,
     many_nodes,
     unreadable_checkpoints,
+    unused_issues,
 )
-from cloudtrain.providers.shared.sweep_rules import unused_issues
 from cloudtrain.units import exact_duration
 
 MAX_RUNTIME_SECONDS = 28 * 86_400

@@ -42,9 +42,9 @@ from cloudtrain.providers.shared.plan_notes import (
     cloud_warnings,
     many_nodes,
     unreadable_checkpoints,
+    unused_issues,
 )
 from cloudtrain.providers.shared.shapes import TableShape, violations
-from cloudtrain.providers.shared.sweep_rules import unused_issues
 from cloudtrain.spec.yaml_document import mapping_of
 from cloudtrain.units import exact_duration
 from cloudtrain_wire.bounded_files import read_regular_text

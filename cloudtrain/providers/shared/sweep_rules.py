@@ -58,19 +58,6 @@ def budget_issues(plan: Plan) -> Iterator[Issue]:
         )
 
 
-def unused_issues(plan: Plan, *fields: str) -> Iterator[Issue]:
-    """Yield an issue for each field of the provider's section that only a native sweep uses."""
-    provider = plan.target.provider
-    sweep = plan.spec.sweep
-    if plan.is_rehearsal or (sweep is not None and sweep.engine == "native"):
-        return
-
-    for field in fields:
-        if getattr(getattr(plan.spec, provider, None), field, None):
-            hint = "the other engines read the section sweep alone"
-            yield Issue((provider, field), "needs sweep.engine: native", hint)
-
-
 class ServiceLimits(NamedTuple):
     """Limits of a cloud's service for sweeps."""
 
