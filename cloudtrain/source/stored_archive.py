@@ -11,6 +11,7 @@ import hashlib
 import sys
 import tarfile
 import time
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -100,7 +101,7 @@ def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo) -> SourceEntry | None:
         return SourceEntry(member.name, 0, executable=False, sha256=digest, link=member.linkname)
 
     content = tar.extractfile(member) if member.isreg() and not member.issparse() else None
-    if content is None:
+    if not isinstance(content, BufferedReader):
         return None
 
     digest = hashlib.file_digest(content, "sha256").hexdigest()

@@ -194,8 +194,8 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
     delete = shutil.rmtree
 
     def deleted(path: Path, ignore_errors: bool = False) -> None:
-        folders = [path, *(each for each in path.rglob("*") if each.is_dir())]
-        if all(each.is_symlink() or each.stat().st_mode & 0o200 for each in folders):
+        folders = [path, *(below for below in path.rglob("*") if below.is_dir())]
+        if all(folder.is_symlink() or folder.stat().st_mode & 0o200 for folder in folders):
             delete(path, ignore_errors=ignore_errors)
 
     monkeypatch.setattr(shutil, "rmtree", deleted)
@@ -203,15 +203,15 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("refusing")
 def test_folders_without_write_permission_are_deleted(store: RunStore, tmp_path: Path) -> None:
-    theirs = tmp_path / "theirs"
-    theirs.mkdir(mode=0o500)
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o500)
     run = ended(store, "a-1")
-    (run.path / "model" / "link").symlink_to(theirs)
+    (run.path / "model" / "link").symlink_to(outside)
     (run.path / "model" / "below").mkdir(mode=0o500)
     (run.path / "model").chmod(0o500)
     remove(store, removable(store, ["a-1"], ()))
     assert not list((store.data_dir / removal.REMOVED).iterdir())
-    assert theirs.stat().st_mode & 0o777 == 0o500
+    assert outside.stat().st_mode & 0o777 == 0o500
 
 
 def test_what_cannot_be_deleted_does_not_keep_the_rest(

@@ -14,6 +14,7 @@ from cloudtrain.extras import install_command
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.local.backend import ON_CPU
 from cloudtrain.providers.local.config import LocalConfig
+from cloudtrain.providers.local.machine import memory_bytes
 from cloudtrain.source.inputs import is_empty
 from cloudtrain_wire.sizes import format_size
 from cloudtrain_wire.visible_gpus import present_gpus, visible_gpus
@@ -51,7 +52,7 @@ def crowding_rules(plan: Plan, cores: int) -> list[Issue]:
         return []
 
     unit = "core" if cores == 1 else "cores"
-    memory = format_size(machine.memory_bytes())
+    memory = format_size(memory_bytes())
     message = (
         f"{processes} processes share this machine, which has {cores} {unit} and {memory} of memory"
     )
