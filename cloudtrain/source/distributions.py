@@ -5,7 +5,6 @@ They are known by name only, without the network: use them for warnings, not for
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from pathlib import Path
 
@@ -128,7 +127,7 @@ def distributions_of(module: str) -> list[str]:
     distributions = _BRINGS.get(module)
     if distributions:
         return distributions.split()
-    return [re.sub(r"[-_.]+", "-", module).lower()]
+    return [requirement_files.normalised(module)]
 
 
 def requested_by(root: Path, file: str) -> Requested:

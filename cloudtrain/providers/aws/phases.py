@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from cloudtrain.planning.sagemaker import instance_of
-from cloudtrain.providers.shared.log_attempt import FinalState, with_billing
+from cloudtrain.providers.shared.log_attempt import TIME_IS_UP, FinalState, with_billing
 from cloudtrain.runs.state import WAITING, RunState
 from cloudtrain_wire.events import Billing, Kept, Phase
 
@@ -56,9 +56,7 @@ _STATUSES = {*ENDED, "InProgress", "Stopping"}
 """Each TrainingJobStatus whose secondary status tells more."""
 
 _TIMED_OUT = {
-    "MaxRuntimeExceeded": (
-        "the time limit is over (limits.max_runtime, or what limits.max_cost pays for)"
-    ),
+    "MaxRuntimeExceeded": TIME_IS_UP,
     "MaxWaitTimeExceeded": "no capacity came in time (limits.max_wait)",
     "MaxPendingTimeExceeded": "no capacity came in time (limits.max_wait)",
 }

@@ -22,6 +22,7 @@ from cloudtrain.providers.azure.results import artifact_uris, existing_artifacts
 from cloudtrain.providers.azure.submit import job_not_found, reconcile
 from cloudtrain.providers.shared.idempotent_create import is_new
 from cloudtrain.providers.shared.log_attempt import (
+    TIME_IS_UP,
     FinalState,
     LogAttempt,
     all_nodes_reported,
@@ -122,10 +123,9 @@ def _end_event(
 
     eviction = _eviction(state)
     if final.state == "stopped":
-        late = "the time limit is over (limits.max_runtime, or what limits.max_cost pays for)"
         reason = final.reason or state.reason or eviction or "it was cancelled"
         if "time" in stop_causes:
-            reason = late
+            reason = TIME_IS_UP
         if "saved" not in reason:
             reason += incomplete_shutdown(state, "azure.stop_grace gives more")
         final = final._replace(reason=reason)

@@ -21,6 +21,9 @@ LOG_LAG_POLLS = 3
 RETRY_SECONDS = 0.2
 """Pause between two attempts to read a log that another process is reading."""
 
+TIME_IS_UP = "the time limit is over (limits.max_runtime, or what limits.max_cost pays for)"
+"""Reason of a job that its time limit stopped."""
+
 Read = Callable[[Positions], Generator[LogPart, None, bool]]
 """Yields the new lines of all logs; returns True if all of them were read."""
 
