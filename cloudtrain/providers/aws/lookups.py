@@ -49,9 +49,8 @@ def _bucket_of_others(things: Things, thing: Thing) -> None:
     try:
         things.cloud.call("s3", "head_bucket", Bucket=thing.name)
     except CloudError as error:
-        if thing.name in [
-            written.name for written in things.of("written bucket")
-        ]:  # fetch lists it
+        written = {item.name for item in things.of("written bucket")}
+        if thing.name in written:  # fetch lists it
             message = f"S3 denies it, so it is not yours, or {error.hint}"
             raise RefusedError(message, hint=error.hint) from error
         raise

@@ -52,7 +52,7 @@ def rehearsal_notes(plan: Plan) -> list[str]:
         missing = ", ".join(config.placeholders)
         notes.append(f"{missing} not set: rehearsed with a placeholder; {name} will ask for it")
 
-    notes += [f"with --provider {name} it will be refused: {message}" for message in config.unpaid]
+    notes += _refusals(plan)
     host_providers = {plan.host.provider, *plan.host.declaration.fallback_providers}
 
     local_inputs = [name for name, item in spec.inputs.items() if host_providers & set(item.uri)]
@@ -68,7 +68,6 @@ def rehearsal_notes(plan: Plan) -> list[str]:
 def _preview_notes(plan: Plan) -> list[str]:
     """List missing settings of the account, and obstacles to the real job."""
     missing = plan.target.placeholders
-    name = plan.target.provider
     if not missing:
         return []
 
@@ -80,10 +79,13 @@ def _preview_notes(plan: Plan) -> list[str]:
         f"{', '.join(missing)} not set, shown as placeholders: set these before you submit, in"
         f" cloudtrain.toml or {variables}"
     ]
-    for message in plan.target.config_as(CloudConfig).unpaid:
-        notes.append(f"with --provider {name} it will be refused: {message}")
+    return notes + _refusals(plan)
 
-    return notes
+
+def _refusals(plan: Plan) -> list[str]:
+    """Return the limits for which the cloud itself will refuse the job."""
+    refused = f"with --provider {plan.target.provider} it will be refused"
+    return [f"{refused}: {message}" for message in plan.target.config_as(CloudConfig).unpaid]
 
 
 def many_nodes(plan: Plan, usual: int, raised_by: str) -> Iterator[Issue]:
