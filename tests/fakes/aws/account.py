@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import tarfile
 import threading
 import time
@@ -323,6 +324,8 @@ USUAL = 20
 """Quotas of other types: AWS's default, and this account's value."""
 PAGE = 100
 """MaxResults is 1 to 100 (API reference)."""
+_LISTED = re.compile(r"ml\.(m5\.|p|trn|g4|g5)")
+"""Types whose quotas are listed: two pages, where AWS has seven."""
 NEVER_RAISED = "ml.m5."
 """Types whose quotas are AWS's own defaults here: ListServiceQuotas leaves these out."""
 
@@ -383,9 +386,6 @@ class Quotas:
 def _names() -> tuple[str, ...]:
     model = service_model("sagemaker")
     usages = ("training job usage", "spot training job usage", "training warm pool usage")
-    of_types = (
-        f"{kind} for {usage}"
-        for kind in model.shape_for("TrainingInstanceType").enum
-        for usage in usages
-    )
+    kinds = filter(_LISTED.match, model.shape_for("TrainingInstanceType").enum)
+    of_types = (f"{kind} for {usage}" for kind in kinds for usage in usages)
     return (LONGEST_RUN, ACROSS, *of_types)
