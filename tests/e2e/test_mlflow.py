@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.api.shared_history import FOLDER, LOCK
+from cloudtrain.api.shared_history import FOLDER, LOCK, Mark
+from cloudtrain_wire.file_locks import is_locked
 from tests.support.command_line import CommandLine
 from tests.support.waiting import eventually
 
@@ -107,21 +108,17 @@ def points(server: str, run: dict[str, Any], key: str) -> list[tuple[int, float]
     return sorted((int(point["step"]), point["value"]) for point in history["metrics"])
 
 
-def ended(server: str, run_id: str) -> dict[str, Any] | None:
-    run = runs(server).get(run_id)
-    return run if run and run["info"]["status"] != "RUNNING" else None
-
-
 def sent_end(cli: CommandLine, server: str, run_id: str) -> dict[str, Any]:
-    """Wait until the server has the end of a run, with the help of `list`."""
+    """Wait until the server has the end of a run, with the help of `list`; return the run there."""
+    folder = cli.data / FOLDER
 
-    def look() -> dict[str, Any] | None:
-        assert cli.run("list").code == 0
-        return ended(server, run_id)
+    def look() -> bool:
+        if not is_locked(folder / LOCK):
+            assert cli.run("list").code == 0
+        return not (folder / run_id).exists()
 
-    run = eventually(look)
-    assert run is not None
-    return run
+    eventually(look)
+    return runs(server)[run_id]
 
 
 @pytest.fixture
@@ -148,7 +145,6 @@ def test_a_run_is_in_the_shared_history_once_although_the_sender_is_killed(
     assert run["data"]["params"] == [{"key": "lr", "value": "0.1"}]
     assert points(server, run, "loss") == [(step, 1 / (step + 1)) for step in range(40)]
     assert len(points(server, run, "acc")) == 40
-    eventually(lambda: not (folder / "a-1").exists())
 
     again = cli.json("rerun", "a-1", "--fresh")["run"]
     run = sent_end(cli, server, again)
@@ -159,9 +155,11 @@ def test_a_server_that_comes_back_gets_what_it_missed(cli: CommandLine, server: 
     cli.env["CLOUDTRAIN_MLFLOW_URI"] = f"http://127.0.0.1:{free_port()}"
     result = cli.run("submit", "--run-id", "b-1")
     assert result.code == 0
-    eventually(lambda: "behind by 1 run" in cli.run("list").err)
-    assert (cli.data / FOLDER / "b-1").exists()
+    mark = Mark(cli.data / FOLDER / "b-1")
+    eventually(lambda: mark.read().get("error"))
+    assert "behind by 1 run" in cli.run("list").err
 
+    kill_holder(cli.data / FOLDER / LOCK)  # it goes on for half a minute with the old address
     cli.env["CLOUDTRAIN_MLFLOW_URI"] = server
     run = sent_end(cli, server, "b-1")
     assert len(points(server, run, "loss")) == 40
