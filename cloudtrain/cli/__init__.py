@@ -212,7 +212,9 @@ def main(argv: list[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has closed the pipe
         code = 141
     except Exception as error:  # noqa: BLE001  (the one place where all errors end)
-        code = _fail(_output_error(error) or _disk_error(error) or error, words)
+        code = 130
+        if not isinstance(error.__cause__, KeyboardInterrupt):  # as in Python 3.11's __set_name__
+            code = _fail(_output_error(error) or _disk_error(error) or error, words)
 
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -291,6 +291,17 @@ def test_command_ends_as_by_sigpipe_if_its_reader_is_gone(tmp_path: Path) -> Non
     assert (process.returncode, process.stderr) == (141, b"")
 
 
+def test_ctrl_c_that_an_import_turns_into_another_error_shows_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(**_: object) -> None:
+        raise RuntimeError("Error calling __set_name__ on 'Field'") from KeyboardInterrupt()
+
+    monkeypatch.setattr("cloudtrain.cli.cli.main", interrupted)
+    result = call("list")
+    assert (result.code, result.err) == (130, "")
+
+
 def test_ctrl_c_during_the_imports_shows_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")  # imported before ours
     argv = [sys.executable, "-m", "cloudtrain", "gpus"]
