@@ -245,6 +245,10 @@ def read_instances(value: Any) -> Mapping[str, tuple[str, ...]]:
     """Read instance types per provider, in order of preference. Empty resets the file's."""
     if value is None:
         return {}
+    if isinstance(value, str):
+        message = f"expected a mapping from provider to instance types, got {kind_of(value)}"
+        raise FieldError(message, f"name the provider: instance: {{PROVIDER: {value}}}")
+
     expect(value, dict, "a mapping from provider to instance types")
     return read_each(value, _machines, known_provider)
 

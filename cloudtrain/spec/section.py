@@ -26,16 +26,21 @@ STRINGS_SCHEMA = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"typ
 
 
 NAMES_OF_CLOUDS = {
+    "TrainingJobName": "name",
+    "accelerators": "resources.gpu and resources.gpus",
     "base_job_name": "name",
     "checkpoint_s3_uri": "checkpoints.uri",
     "code": "source",
     "command": "entrypoint and args",
+    "disk_size": "resources.disk",
     "distribution": "resources.processes, or launcher: none",
     "enable_network_isolation": "aws.network_isolation",
     "encrypt_inter_container_traffic": "aws.encrypt_traffic",
     "entry_point": "entrypoint",
     "environment": "image, or env for variables",
     "environment_variables": "env",
+    "envs": "env",
+    "file_mounts": "inputs",
     "hyperparameters": "args",
     "image_uri": "image",
     "instance_count": "resources.nodes",
@@ -44,17 +49,21 @@ NAMES_OF_CLOUDS = {
     "max_retry_attempts": "limits.retries",
     "max_run": "limits.max_runtime",
     "metric_definitions": "metrics",
+    "num_nodes": "resources.nodes",
     "output_path": "aws.output",
     "outputs": "azure.outputs, or ${outputs.model} and the like in args",
     "queue_settings": "resources.spot",
+    "run": "entrypoint and args",
     "security_group_ids": "aws.security_groups",
     "shm_size": "resources.shm",
     "source_dir": "source",
     "timeout": "limits.max_runtime",
+    "use_spot": "resources.spot",
     "use_spot_instances": "resources.spot",
     "volume_size": "resources.disk",
+    "workdir": "source",
 }
-"""Names in the clouds' own job files and SDKs -> field of job.yaml."""
+"""Names in job files and SDKs of clouds and other programs -> field of job.yaml."""
 
 
 class Section(BaseModel):
