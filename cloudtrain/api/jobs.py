@@ -61,6 +61,10 @@ def load(
 
     >>> job = load({"name": "hello", "resources": {"processes": 2}}, ["limits.restarts=1"])
     """
+    for words in (overrides, arguments):
+        if isinstance(words, str):
+            raise UsageError(f"expected a list of texts, got {words!r}", hint=f"[{words!r}]")
+
     if isinstance(source, Mapping):
         spec, document = spec_from_values(source, Path.cwd(), overrides, arguments)
         return Job(spec=spec, document=document, folder=Path.cwd())
@@ -88,6 +92,7 @@ def plan(
     `preview`: plan with placeholders for missing account settings, listed in
     `plan.target.placeholders`. Such a plan cannot be submitted.
     """
+    _expect(job, Job, "cloudtrain.plan(cloudtrain.load('job.yaml'))")
     if not provider and as_ is not None:
         provider = REHEARSED_BY
 
@@ -114,6 +119,13 @@ def plan(
             check=find_issues,
         )
     )
+
+
+def _expect(value: object, kind: type, hint: str) -> None:
+    """Raise UsageError for a value of another type."""
+    if not isinstance(value, kind):
+        message = f"expected a {kind.__name__}, got {type(value).__name__}"
+        raise UsageError(message, hint=hint)
 
 
 def render(plan: Plan) -> Request:
@@ -190,6 +202,7 @@ def submit(
     from cloudtrain.api.run import Run
     from cloudtrain.api.submit import submit as start
 
+    _expect(plan, Plan, "cloudtrain.submit(cloudtrain.plan(job))")
     return Run(
         start(plan, issues=issues, progress=progress, sending=sending, pushing=pushing, note=note)
     )

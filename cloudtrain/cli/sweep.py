@@ -285,6 +285,10 @@ def _load(job: Path, options: dict[str, Any]) -> Job:
     has_section = "sweep" in document.values
     flags: list[str] = []
 
+    is_varied = has_section or space or any(text.startswith("sweep.") for text in overrides)
+    if not is_varied:  # refused as such, whatever the other flags are
+        return load_job(job, {**options, "overrides": overrides})
+
     if space and not has_section:
         values = sweep_values(space, trials=options["trials"], objective=options["objective"] or "")
         flags.append(FlagText(f"sweep={json.dumps(values)}", "--set"))

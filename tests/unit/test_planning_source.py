@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,28 @@ from tests.support.samples import write
 
 PROGRAM = {"entrypoint": "python -V"}
 REST = ["data/x", "vocab.txt"]
+
+# Steps that are left out in Python.
+
+
+@pytest.mark.parametrize(
+    ("call_it", "message", "hint"),
+    [
+        (lambda job: cloudtrain.submit(job), "expected a Plan, got Job", "cloudtrain.plan(job)"),
+        (lambda _: cloudtrain.plan("job.yaml"), "expected a Job, got str", "cloudtrain.load"),
+        (lambda _: cloudtrain.load({}, "a=1"), "expected a list of texts, got 'a=1'", "['a=1']"),
+        (lambda _: cloudtrain.load({}, arguments="--x 1"), "got '--x 1'", "['--x 1']"),
+    ],
+)
+def test_a_value_of_another_step_is_named(
+    call_it: Callable[[Any], Any], message: str, hint: str
+) -> None:
+    with pytest.raises(cloudtrain.UsageError) as refused:
+        call_it(cloudtrain.load({"name": "hello"}))
+
+    assert message in refused.value.message
+    assert hint in (refused.value.hint or "")
+
 
 # Source folders that planning refuses, and issues that a plan carries.
 

@@ -367,3 +367,13 @@ def test_a_dry_run_has_placeholders_of_an_account_for_people_alone(
     assert (shown.code, "shown as placeholders" in shown.err) == (0, True)
     for words in (["--dry-run", "--json"], ["--yes"]):
         assert call("sweep", *words, "--provider", cloud).code == 2
+
+
+def test_a_search_of_one_value_has_nothing_to_vary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    result = call("sweep", "train.py", "--set", "args.lr=0.01", "--objective", "loss:minimize")
+    assert result.code == 2
+    assert "leaves nothing to vary" in result.err
