@@ -374,6 +374,9 @@ def _other_section(spec: WholeSpec, keys: Keys) -> str | None:
     sections = (name for name in spec().model_fields if name != keys[0])
     owners = [name for name in sections if key in _known_keys(spec, (name,))]
     if not owners:
+        is_alone = len(keys) == 1 and key.replace("-", "_").isidentifier()
+        if is_alone and not did_you_mean(key, tuple(spec().model_fields)):
+            return f"if it is for the program: args.{key}"
         return None
 
     return f"this is a field of {' and '.join(owners)}: {owners[0]}.{key}"

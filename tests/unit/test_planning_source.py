@@ -32,7 +32,7 @@ REST = ["data/x", "vocab.txt"]
     ("call_it", "message", "hint"),
     [
         (lambda job: cloudtrain.submit(job), "expected a Plan, got Job", "cloudtrain.plan(job)"),
-        (lambda _: cloudtrain.plan("job.yaml"), "expected a Job, got str", "cloudtrain.load"),
+        (lambda job: cloudtrain.plan(job.folder), "expected a Job, got", "cloudtrain.load"),
         (lambda _: cloudtrain.load({}, "a=1"), "expected a list of texts, got 'a=1'", "['a=1']"),
         (lambda _: cloudtrain.load({}, arguments="--x 1"), "got '--x 1'", "['--x 1']"),
     ],
