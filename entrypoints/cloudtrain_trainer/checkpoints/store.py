@@ -317,13 +317,21 @@ class CheckpointStore:
         self._wait()
 
     def _share(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors that this rank writes: the ranks of its node share them by bytes."""
+        """Return the tensors that this rank writes: the ranks of its node share them by bytes.
+
+        Weights come first, since all ranks have the same ones: a user's optimizer may keep state
+        of some parameters on some ranks only.
+        """
         mine: dict[str, Tensor] = {}
         if not self._writes:
             return mine
 
+        def place(name: str) -> tuple[bool, int]:
+            return not name.startswith("model."), -tensors[name].nbytes
+
         loads = [0] * self.ranks.local_size
-        for name, value in sorted(tensors.items(), key=lambda item: -item[1].nbytes):
+        for name in sorted(tensors, key=place):
+            value = tensors[name]
             lightest = loads.index(min(loads))
             loads[lightest] += value.nbytes
             if lightest == self.ranks.local_rank:

@@ -37,13 +37,13 @@ def loop(ranks: Ranks, folder: Path, task: Task, *argv: str) -> Loop:
 
 
 def save(checkpoints: CheckpointStore, step: int) -> None:
-    checkpoints.save(
-        step,
-        0,
-        {"model.weights": torch.full((4,), float(step)), "model.bias": torch.zeros(2)},
-        {"step": step},
-        {"rank": checkpoints.ranks.rank},
-    )
+    rank = checkpoints.ranks.rank
+    tensors = {
+        "model.weights": torch.full((4,), float(step)),
+        "model.bias": torch.zeros(2),
+        "optimizer.weights.own": torch.zeros(16 if rank == 0 else 0),  # differs between ranks
+    }
+    checkpoints.save(step, 0, tensors, {"step": step}, {"rank": rank})
     checkpoints.finish()
 
 
@@ -55,8 +55,9 @@ def check_found(checkpoints: CheckpointStore, step: int) -> Path:
     assert newest is not None
     assert (newest.step, newest.ranks) == (step, 3)
     assert checkpoints.read_state(newest) == ({"step": step}, {"rank": checkpoints.ranks.rank})
-    weights = checkpoints.read_tensors(newest)["model.weights"]
-    assert torch.equal(weights, torch.full((4,), float(step)))
+    tensors = checkpoints.read_tensors(newest)
+    assert torch.equal(tensors["model.weights"], torch.full((4,), float(step)))
+    assert "model.bias" in tensors
     return newest.folder
 
 
