@@ -235,7 +235,7 @@ class LogStream:
         self.has_ended = ended
 
     def _unread(self, *, unfinished: bool) -> Iterator[LogBlock]:
-        return self._wanted(self._reader.read_all(unfinished=unfinished, source=self._source))
+        return self._wanted(self._reader.read_all(unfinished=unfinished))
 
     def _wanted(self, blocks: Iterable[LogBlock]) -> Iterator[LogBlock]:
         for block in blocks:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from cloudtrain.errors import CloudtrainError, Issue
     from cloudtrain.runs.logs import LogBlock, LogLine
 
-MAX_WAITING_CHARACTERS = 1 << 20
-"""Characters of a log that wait until they are printed at once, at most."""
+MAX_WAITING_BLOCKS = 100
+"""Blocks of a log that are printed at once, at most."""
 
 MAX_NAME = 40
 """Maximum characters of a metric's name beside its curve."""
@@ -70,7 +70,6 @@ class LogPrinter:
         self._as_json = as_json
         self._names_source = names_source
         self._waiting: list[tuple[str, str]] = []
-        self._size = 0
 
     def __enter__(self) -> LogPrinter:
         return self
@@ -93,15 +92,13 @@ class LogPrinter:
             source += f"[{block.source or f'node {block.node}'}] "
 
         self._waiting.append((source, block.text))
-        self._size += len(block.text) + 1
-        if self._size >= MAX_WAITING_CHARACTERS:
+        if len(self._waiting) >= MAX_WAITING_BLOCKS:
             self.flush()
 
     def flush(self) -> None:
         """Print the lines that wait."""
         waiting = self._waiting
         self._waiting = []
-        self._size = 0
         write_log(waiting)
 
 

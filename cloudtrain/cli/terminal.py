@@ -78,20 +78,14 @@ def log_text(text: str, *, colours: bool) -> str:
 
     Of one that overwrites itself, as progress bars do, return the last text.
     """
-    text = masker.mask_text(text)
+    text = masker.mask_text(text).rstrip("\r")
     if text.replace("\n", "").isprintable():
         return text
+    if "\n" in text:
+        return "\n".join(log_text(line, colours=colours) for line in text.split("\n"))
 
-    return "\n".join(_log_line(line, colours=colours) for line in text.split("\n"))
-
-
-def _log_line(line: str, *, colours: bool) -> str:
-    line = line.rstrip("\r").rpartition("\r")[2]
-    if line.isprintable():
-        return line
-
-    parts = _COLOUR.split(line)
-    marks = _COLOUR.findall(line)
+    parts = _COLOUR.split(text[text.rfind("\r") + 1 :])
+    marks = _COLOUR.findall(text[text.rfind("\r") + 1 :])
 
     if not colours or not marks:
         return "".join(map(one_line, parts))

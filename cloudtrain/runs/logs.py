@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -48,8 +48,7 @@ _LOG_FILE = re.compile(r"node-(0|[1-9][0-9]{0,5})\.log")
 MIN_END_BYTES = 1 << 16
 """Minimum to read at each end of a large log."""
 
-BATCH_LINES = 10_000
-BATCH_CHARACTERS = 1 << 22
+BATCH_CHARACTERS = 1 << 19
 
 
 class LogPart(NamedTuple):
@@ -200,40 +199,27 @@ class LogReader:
         """Bytes that `read_ends` did not read."""
 
     def read_batch(self, *, unfinished: bool = False) -> list[LogBlock]:
-        """Return the next blocks, of about BATCH_LINES; empty at the end."""
+        """Return the next blocks, of about BATCH_CHARACTERS; empty at the end."""
         blocks = []
-        lines = 0
         size = 0
         for block in self.read_all(unfinished=unfinished):
             blocks.append(block)
-            lines += block.text.count("\n") + 1
             size += len(block.text)
-            if lines >= BATCH_LINES or size >= BATCH_CHARACTERS:
+            if size >= BATCH_CHARACTERS:
                 break
 
         return blocks
 
-    def read_all(
-        self, *, unfinished: bool = False, source: str | None = None
-    ) -> Iterator[LogBlock]:
-        """Return all unread lines. Raise StorageError if a file cannot be read.
-
-        `source`: only lines of it, such as `rank 3`. Others count as read.
-        """
+    def read_all(self, *, unfinished: bool = False) -> Iterator[LogBlock]:
+        """Return all unread lines. Raise StorageError if a file cannot be read."""
         parts = []
         for node, path in self._files():
-            parts.append(self._unread(node, LogFile(path), unfinished=unfinished, source=source))
+            offset = self._offsets.get(node, 0)
+            parts.append(_forwards(node, LogFile(path), offset, unfinished=unfinished))
 
         for part in heapq.merge(*parts, key=lambda part: part.time):
             self._offsets[part.block.node] = part.offset
             yield part.block
-
-    def _unread(
-        self, node: int, file: LogFile, *, unfinished: bool, source: str | None
-    ) -> Iterator[_Part]:
-        offset = self._offsets.get(node, 0)
-        end = yield from _forwards(node, file, offset, unfinished=unfinished, source=source)
-        self._offsets[node] = end
 
     def read_backward(self, *, unfinished: bool = False) -> Iterator[LogBlock]:
         """Yield all lines, the latest first, and count them as read. May raise StorageError."""
@@ -323,22 +309,14 @@ class _Part(NamedTuple):
     block: LogBlock
 
 
-def _forwards(
-    node: int, file: LogFile, offset: int, *, unfinished: bool, source: str | None = None
-) -> Generator[_Part, None, int]:
-    """Yield lines from a byte offset, with `source` only those of it; return the offset behind."""
+def _forwards(node: int, file: LogFile, offset: int, *, unfinished: bool) -> Iterator[_Part]:
+    """Yield lines from a byte offset."""
     at = 0.0
     for lines, behind in read_blocks(file, offset, unfinished=unfinished):
-        offset = behind - len(lines)
         for match in _LINES.finditer(lines):
             block = _block(node, match)
             at = block.time or at  # a line without a timestamp stays after the one before it
-            if source in (None, block.source):
-                yield _Part(at, offset + match.end(), block)
-
-        offset = behind
-
-    return offset
+            yield _Part(at, behind - len(lines) + match.end(), block)
 
 
 def _backwards(node: int, file: LogFile, end: int, rest: bytes) -> Iterator[tuple[float, LogBlock]]:
@@ -364,7 +342,7 @@ def _block(node: int, match: re.Match[bytes]) -> LogBlock:
     return LogBlock(time, node, source.decode(), text.decode("utf-8", "replace"), kind.decode())
 
 
-@lru_cache(1)
+@lru_cache
 def _time_of(timestamp: bytes) -> float:
     return parse_timestamp(timestamp.decode("utf-8", "replace"))
 

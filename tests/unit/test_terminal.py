@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.cli import main
 from cloudtrain.cli.output import print_json, table
-from cloudtrain.cli.terminal import log_text, one_line, printable, wrapped, write_log
+from cloudtrain.cli.terminal import log_text, one_line, printable, wrapped
 from cloudtrain.runs.store import RunStore
 from tests.repo.tools import ROOT
 from tests.support.in_process import call
@@ -107,11 +107,6 @@ def test_lines_of_a_log_are_escaped_together_as_they_are_one_by_one(lines: list[
     for colours in (True, False):
         one_by_one = [log_text(line, colours=colours) for line in lines]
         assert log_text("\n".join(lines), colours=colours) == "\n".join(one_by_one)
-
-
-def test_each_of_several_lines_has_its_prefix(capsys: pytest.CaptureFixture[str]) -> None:
-    write_log([("[rank 0] ", "a\n\nb\x1b[2J"), ("", "c")])
-    assert capsys.readouterr().out == "[rank 0] a\n[rank 0] \n[rank 0] b\\x1b[2J\nc\n"
 
 
 def test_json_escapes_and_keeps_every_value(capsys: pytest.CaptureFixture[str]) -> None:
