@@ -186,8 +186,8 @@ def main(argv: list[str]) -> int:
     set_output(1, os.environ.get(STREAM_KEY, ""))
     job = read_job(os.environ[JOB_FILE])
 
-    gc.disable()  # each collection would look at all modules again
     try:
+        gc.disable()  # each collection would look at all modules again
         import torch  # before the fork; import the remaining modules while the server starts
 
         flight_recorder.enable(
@@ -195,10 +195,9 @@ def main(argv: list[str]) -> int:
         )
 
         gc.freeze()  # or each collection here writes to memory that is shared with the ranks
+        gc.enable()
         server = fork_server(job)  # before any file is opened, which a rank would inherit
         from torch.distributed import run
-
-        gc.enable()
     except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)
         traceback.print_exc()
         message = f"torch cannot be imported by {sys.executable}: {error}"
