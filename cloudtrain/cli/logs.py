@@ -72,8 +72,8 @@ def logs_command(
             display.draw(state)
 
         try:
-            options |= {"follow": following, "since": since_time, "waiting": wait}
-            for block in target.log_blocks(**options):
+            blocks = target.log_blocks(follow=following, since=since_time, waiting=wait, **options)
+            for block in blocks:
                 display.clear()
                 printer.print(block)
         except KeyboardInterrupt:

@@ -28,6 +28,7 @@ from cloudtrain.runs.store import RunStore
 from cloudtrain_wire.causes import first_cause
 from cloudtrain_wire.events import Cause, Ended
 from tests.entrypoints.launcher.test_streams import fuzzed
+from tests.support.in_process import call
 from tests.support.samples import BORN, born, events_of, fold_json, write_events
 
 # Events from outside: what does not keep to the schema is text, and what keeps to it can always be
@@ -244,12 +245,18 @@ def test_a_log_is_passed_on_line_by_line_and_its_tail_as_it_is(run: RunFolder) -
     assert list(loaded.logs(tail=0)) == []
 
 
-def test_a_pattern_is_searched_in_each_of_the_lines_that_came_at_once(store: RunStore) -> None:
+def test_logs_are_searched_line_by_line_and_it_is_said_if_there_is_nothing(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = born(store, "a-1")
     write_events(folder, ENDED)
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(folder.path.parents[1]))
+    assert call("logs", "a-1").err.startswith("a-1 was never started")
+
     lines = (f"{format_timestamp(1.0)} [rank 0] {text}\n" for text in ("loss 1", "no", "loss 2"))
     (folder.path / "logs" / "node-0.log").write_text("".join(lines))
-    assert [line.text for line in Run(folder).logs(grep=r"^loss \d$")] == ["loss 1", "loss 2"]
+    assert call("logs", "a-1", "--grep", r"^loss \d$", "--rank", "0").out == "loss 1\nloss 2\n"
+    assert "no such lines" in call("logs", "a-1", "--grep", "^1").err
 
 
 def test_a_long_history_of_events_is_folded_as_it_is_read(run: RunFolder) -> None:
