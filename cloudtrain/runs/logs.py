@@ -260,8 +260,9 @@ class LogReader:
         for number, part in heapq.merge(*parts, key=lambda item: item[1].time):
             for line in part.block.lines():
                 yield number, line
-                number += number > 0
                 done += TIMESTAMP_CHARACTERS + 2 + len(line.text)
+                if number:
+                    number += 1
 
             if progress is not None:
                 progress(min(done, size), size)
