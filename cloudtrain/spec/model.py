@@ -1,7 +1,5 @@
 """Models of the sections of job.yaml, each field with its meaning and JSON Schema."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """Base of all sections of job.yaml, and types of fields."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any

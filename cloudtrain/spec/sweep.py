@@ -1,7 +1,5 @@
 """Section `sweep` of job.yaml, and its fields that are valid alone but impossible together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal

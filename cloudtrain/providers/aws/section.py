@@ -1,7 +1,5 @@
 """The section `aws` of job.yaml: settings of the account, and options of SageMaker."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The section `azure` of job.yaml: settings of the workspace, and options of Azure ML."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
