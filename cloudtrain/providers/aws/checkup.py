@@ -15,7 +15,7 @@ from cloudtrain.providers.aws.lookups import LOOKUPS
 from cloudtrain.providers.aws.quotas import quota_checks
 from cloudtrain.providers.aws.rights import rights_checks
 from cloudtrain.providers.aws.things import Things
-from cloudtrain.providers.shared.account import clock_check
+from cloudtrain.providers.shared.clock import clock_check
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan

@@ -12,7 +12,7 @@ from cloudtrain.providers.azure.account import format_issues
 from cloudtrain.providers.azure.config import AzureConfig, connect
 from cloudtrain.providers.azure.lookups import LOOKUPS
 from cloudtrain.providers.azure.things import Things
-from cloudtrain.providers.shared.account import clock_check
+from cloudtrain.providers.shared.clock import clock_check
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudtrain.errors import UsageError
-from cloudtrain.providers.azure import discover, logs, request, results, status, stop, submit
+from cloudtrain.providers.azure import logs, request, results, status, stop, submit
 from cloudtrain.providers.azure.config import config_of
 from cloudtrain.providers.azure.declaration import DECLARATION
 from cloudtrain.providers.protocol import Provider
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cloudtrain.errors import Issue
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.target import Target
+    from cloudtrain.providers.discovered_run import DiscoveredRun, KnownRuns
     from cloudtrain.providers.infrastructure import Infrastructure
     from cloudtrain.providers.native_sweep import NativeSweeps
     from cloudtrain.runs.folder import RunFolder
@@ -43,7 +44,6 @@ class AzureMLProvider(Provider):
     remote_folder = staticmethod(results.remote_folder)
     fetch = staticmethod(results.fetch)
     backfill_logs = staticmethod(logs.backfill_logs)
-    discover_runs = staticmethod(discover.discover_runs)
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
         """Return workspace, machines, image and cost of a job; problems are in the target."""
@@ -84,6 +84,14 @@ class AzureMLProvider(Provider):
     def poll_seconds(self, run: RunFolder) -> float:
         """Return the pause from the run's plan, in seconds."""
         return config_of(run).poll
+
+    def discover_runs(
+        self, settings: Settings, run_id: str | None, known_runs: KnownRuns
+    ) -> list[DiscoveredRun]:
+        """List new or changed jobs that cloudtrain started from any machine."""
+        from cloudtrain.providers.azure.discover import discover_runs
+
+        return discover_runs(settings, run_id, known_runs)
 
     def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:
         """Return the ARM template and the deployment of that name."""

@@ -8,30 +8,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cloudtrain.checkup import Check, Question
 from cloudtrain.errors import Issue, UsageError
 from cloudtrain.settings import Settings
-from cloudtrain.units import format_duration
 from cloudtrain_wire.bounded_files import read_regular_text
 
 CliDefault = tuple[str, str]
 """Value and origin: `("us-east-1", "~/.aws/config:2")`."""
 
-_SECTION = re.compile(r"\[\s*(.*?)\s*\]")
-_VALUE = re.compile(r"([\w.-]+)\s*[=:]\s*(.*?)\s*$")
-
-MAX_SECONDS = 120
-"""Maximum difference between the clocks.
-
-AWS refuses a signature that is 5 minutes off ("Signing AWS API requests"), storage services 15;
-tokens are less patient with a slow clock.
-"""
-
-CLOCK = Question("clock", "does it agree with the cloud's")
+_SECTION = r"\[\s*(.*?)\s*\]"
+_VALUE = r"([\w.-]+)\s*[=:]\s*(.*?)\s*$"
 
 
 class RequiredSetting(NamedTuple):
@@ -151,9 +139,9 @@ def ini_value(path: Path, section: str, key: str) -> CliDefault | None:
 
     current = ""
     for number, line in enumerate(lines, 1):
-        if header := _SECTION.match(line):
+        if header := re.match(_SECTION, line):
             current = _unquoted(header[1])
-        elif current == section and (entry := _VALUE.match(line)) and entry[1] == key:
+        elif current == section and (entry := re.match(_VALUE, line)) and entry[1] == key:
             value = re.split(r"\s[#;]", entry[2])[0].strip()
             if not value:
                 return None
@@ -183,16 +171,3 @@ def environment_value(name: str) -> CliDefault | None:
         return None
 
     return value, f"environment {name}"
-
-
-def clock_check(date: str, local_time: float) -> Check:
-    """Check the header `Date` of a response against a Unix timestamp of this machine's clock."""
-    try:
-        off = local_time - parsedate_to_datetime(date).timestamp()
-    except (TypeError, ValueError):
-        return CLOCK.not_checked("the cloud's answer lacks a date")
-    if abs(off) <= MAX_SECONDS:
-        return CLOCK.found("it does")
-
-    way = "fast" if off > 0 else "slow"
-    return CLOCK.wrong(f"it is {format_duration(abs(off))} {way}", "sudo timedatectl set-ntp true")
