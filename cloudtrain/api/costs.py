@@ -16,7 +16,7 @@ from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.forecast import HOUR
 from cloudtrain.runs.record import RunRecord, terms_of
-from cloudtrain.runs.state import ENDED
+from cloudtrain.runs.state_names import ENDED
 from cloudtrain.runs.store import RunStore
 from cloudtrain.runs.tombstones import tombstones
 from cloudtrain.settings import data_folder

@@ -30,7 +30,8 @@ from cloudtrain.runs.files import bytes_of, replace_text
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.logs import Observation
-from cloudtrain.runs.state import ENDED, RunState
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.state_names import ENDED
 from cloudtrain.runs.store import DAMAGED, RunStore, summaries, summary_of
 from cloudtrain.runs.tombstones import tombstones
 from cloudtrain.settings import data_folder, load_settings

@@ -31,7 +31,7 @@ from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import PLAN, REQUEST, RunFolder
 from cloudtrain.runs.in_use import claimed
 from cloudtrain.runs.record import RunRecord
-from cloudtrain.runs.state import ENDED
+from cloudtrain.runs.state_names import ENDED
 from cloudtrain.runs.store import (
     SWEEPS,
     USED,

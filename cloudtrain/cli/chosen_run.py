@@ -10,7 +10,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.cli.output import print_message
 from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
 from cloudtrain.runs.record import RunRecord
-from cloudtrain.runs.state import ENDED
+from cloudtrain.runs.state_names import ENDED
 from cloudtrain.runs.store import (
     DAMAGED,
     SWEEPS,

@@ -22,7 +22,8 @@ from cloudtrain.runs.forecast import forecast, remaining_seconds, shown
 from cloudtrain.runs.logs import LogLine, position_parts
 from cloudtrain.runs.paths import RunPaths
 from cloudtrain.runs.record import terms_of
-from cloudtrain.runs.state import WAITING, RunState
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.state_names import WAITING
 from cloudtrain.units import format_duration, format_number
 from cloudtrain_wire.events import (
     RESTART_ELSEWHERE,

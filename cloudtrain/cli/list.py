@@ -20,7 +20,7 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.output import command, print_json, print_message, print_output
 from cloudtrain.cli.runs_table import is_as_last_seen, kept_machines, table_of, with_sweeps
 from cloudtrain.errors import StorageError, UsageError
-from cloudtrain.runs.state import STATES
+from cloudtrain.runs.state_names import STATES
 
 DEFAULT_LIMIT = 20
 

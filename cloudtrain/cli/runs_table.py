@@ -20,7 +20,7 @@ from cloudtrain.cli.output import (
 )
 from cloudtrain.cli.terminal import columns
 from cloudtrain.declaration import rehearsed_by
-from cloudtrain.runs.state import ENDED
+from cloudtrain.runs.state_names import ENDED
 from cloudtrain.runs.store import sweep_ids, sweep_of_run
 from cloudtrain.settings import data_folder
 from cloudtrain.units import format_duration, format_number

@@ -9,6 +9,7 @@ from typing import Any
 
 from cloudtrain.runs.laps import Laps
 from cloudtrain.runs.series import Series
+from cloudtrain.runs.state_names import ENDED
 from cloudtrain.runs.step_times import StepTimesHistory, Utilization
 from cloudtrain_wire.causes import one_line
 from cloudtrain_wire.events import (
@@ -28,14 +29,6 @@ from cloudtrain_wire.events import (
     Schedule,
     Usage,
 )
-
-ENDED = ("succeeded", "failed", "stopped")
-"""Final states. A run that counts as not started leaves them if its job appears."""
-
-STATES = ("submitting", "pending", "running", "stopping", *ENDED)
-
-WAITING = "waiting for capacity"
-"""Phase of a job without a machine yet, on every cloud."""
 
 KEPT_POINTS = 500
 """Maximum number of points of a curve, evenly spread over its length."""

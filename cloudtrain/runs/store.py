@@ -32,7 +32,8 @@ from cloudtrain.runs.files import (
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import PLAN, SUBMIT_LOCK, RunFolder
 from cloudtrain.runs.record import RunRecord
-from cloudtrain.runs.state import ENDED, RunState, explain
+from cloudtrain.runs.state import RunState, explain
+from cloudtrain.runs.state_names import ENDED
 from cloudtrain_wire.bounded_files import read_regular_file
 from cloudtrain_wire.file_locks import FileLock, acquire, locked
 from cloudtrain_wire.process_identity import ProcessIdentity

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.extras import importing
 from cloudtrain.planning.target import CloudConfig
-from cloudtrain.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
@@ -45,6 +44,8 @@ class AwsConfig(CloudConfig):
 
 def config_of(run: RunFolder) -> AwsConfig:
     """Return the settings from the run's plan."""
+    from cloudtrain.runs.record import RunRecord  # a plan has no run
+
     return RunRecord(run).config(AwsConfig)
 
 

@@ -29,7 +29,7 @@ from cloudtrain.providers.aws.submit import job_reference, own_tag_values
 from cloudtrain.providers.discovered_run import DiscoveredRun, KnownRuns, adopted
 from cloudtrain.providers.shared.idempotent_create import own_tags
 from cloudtrain.providers.shared.log_attempt import with_billing
-from cloudtrain.runs.state import ENDED
+from cloudtrain.runs.state_names import ENDED
 from cloudtrain_wire.events import Ended, Event
 
 if TYPE_CHECKING:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cloudtrain.planning.sagemaker import instance_of
 from cloudtrain.providers.shared.log_attempt import TIME_IS_UP, FinalState, with_billing
-from cloudtrain.runs.state import WAITING, RunState
+from cloudtrain.runs.state_names import WAITING
 from cloudtrain_wire.events import Billing, Kept, Phase
+
+if TYPE_CHECKING:
+    from cloudtrain.runs.state import RunState
 
 PHASES = {
     "Starting": "starting",

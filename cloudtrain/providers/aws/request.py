@@ -45,7 +45,7 @@ WAIT_SECONDS = 86_400
 """Maximum wait of a spot job for capacity, besides its runtime, by default."""
 
 MAX_HYPERPARAMETERS = 100
-_HYPERPARAMETER = re.compile(r"[^=]{1,256}=.{0,2500}")
+_HYPERPARAMETER = r"[^=]{1,256}=.{0,2500}"
 """Name and value of an argument as they fit into CreateTrainingJob."""
 
 BOOTSTRAP = (
@@ -101,8 +101,8 @@ FORM = RequestForm(
 )
 """Members of CreateTrainingJob that `aws.request` may not set, since a field of job.yaml does."""
 
-_TAB = re.compile(r"\\t|\t")
-_TAB_IN_CLASS = re.compile(r"\[[^\]]*(\\t|\t)")
+_TAB = r"\\t|\t"
+_TAB_IN_CLASS = r"\[[^\]]*(\\t|\t)"
 
 
 def run_uri(bucket: str, run_id: str) -> str:
@@ -263,7 +263,7 @@ def _hyperparameters(plan: Plan) -> dict[str, Any]:
     fitting = []
     for name, value in values.items():
         text = text_of(value)
-        if _HYPERPARAMETER.fullmatch(f"{name}={text}") and not is_secret_argument(name, text):
+        if re.fullmatch(_HYPERPARAMETER, f"{name}={text}") and not is_secret_argument(name, text):
             fitting.append((name, text))
 
     if not fitting:
@@ -300,8 +300,8 @@ def _of_first_rank(pattern: str) -> str:
     """
     if "|" in pattern:
         pattern = f"(?:{pattern})"
-    if not _TAB_IN_CLASS.search(pattern):
-        pattern = _TAB.sub("#011", pattern)  # as a tab arrives in CloudWatch
+    if not re.search(_TAB_IN_CLASS, pattern):
+        pattern = re.sub(_TAB, "#011", pattern)  # as a tab arrives in CloudWatch
 
     if pattern.startswith("^"):
         return r"\[rank 0\] " + pattern[1:]

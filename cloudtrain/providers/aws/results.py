@@ -18,7 +18,6 @@ from cloudtrain.providers.aws.config import client_of_run, config_of
 from cloudtrain.providers.aws.queue import name_of
 from cloudtrain.providers.aws.request import JOB, JOB_FILE, channel_uri, published_uri, uri_parts
 from cloudtrain.providers.aws.submit import Bucket, own_tag_values, request_of, require_same_account
-from cloudtrain.providers.progress import Note, Progress
 from cloudtrain.providers.remote_folder import RemoteFolder
 from cloudtrain.providers.shared.downloads import download_all
 from cloudtrain.providers.shared.log_attempt import backfill
@@ -30,6 +29,7 @@ from cloudtrain.source.extract import extract
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
+    from cloudtrain.providers.progress import Note, Progress
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.state import RunState
 
@@ -37,7 +37,7 @@ _ROOTS = {"model": f"{ROOT}/model", "output": f"{ROOT}/output/data"}
 """Folder in the container of each archive; absolute links below it are kept."""
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
-_CONTROL = re.compile(r"#(011|015|033(?=\[))")
+_CONTROL = r"#(011|015|033(?=\[))"
 """SageMaker's spelling of control characters in CloudWatch (lines observed 2019 to 2025)."""
 MAX_PAGES = 50
 """Maximum pages per stream and call, of up to 1 MB each; the rest follows at the next call."""
@@ -317,7 +317,7 @@ def with_control_characters(line: str) -> str:
     """
     if EVENT_MARK.decode() in line:
         return line
-    return _CONTROL.sub(lambda match: chr(int(match[1], 8)), line)
+    return re.sub(_CONTROL, lambda match: chr(int(match[1], 8)), line)
 
 
 def _stream_names(cloud: AwsClient, job: str) -> list[str]:

@@ -38,13 +38,13 @@ from cloudtrain.providers.shared.log_attempt import (
     incomplete_shutdown,
     log_lag_is_over,
 )
-from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Observation, Record
-from cloudtrain.runs.state import RunState
 from cloudtrain_wire.events import Ended, Event, Kept, StopRequested
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
+    from cloudtrain.runs.folder import RunFolder
+    from cloudtrain.runs.state import RunState
 
 TAG_DELAY_SECONDS = 300
 """Maximum delay until policies about tags allow access to a new job (as in AWS's SDK)."""

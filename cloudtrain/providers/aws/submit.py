@@ -14,23 +14,22 @@ from cloudtrain.planning.sagemaker import training_request
 from cloudtrain.providers.aws import queue
 from cloudtrain.providers.aws.config import AwsConfig, client_of_run, config_of
 from cloudtrain.providers.aws.request import JOB, JOB_FILE, SOURCE, channel_uri, uri_parts
-from cloudtrain.providers.progress import Progress
 from cloudtrain.providers.shared import idempotent_create
 from cloudtrain.providers.shared.idempotent_create import Attempt, own_tags, same_submission
 from cloudtrain.providers.shared.paths import ARCHIVE
 from cloudtrain.providers.shared.uploads import upload_inputs
 from cloudtrain.runs.files import as_text
-from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.logs import Record
-from cloudtrain.runs.record import RunRecord
-from cloudtrain_wire.events import Event
 
 if TYPE_CHECKING:
     from cloudtrain.planning.launch import JobDocument, Request
     from cloudtrain.planning.plan import Plan
     from cloudtrain.providers.aws.client import AwsClient
+    from cloudtrain.providers.progress import Progress
     from cloudtrain.providers.shared.downloads import StoredFile
+    from cloudtrain.runs.folder import RunFolder
+    from cloudtrain.runs.logs import Record
     from cloudtrain.source.inputs import SentFile
+    from cloudtrain_wire.events import Event
 
 UNREADABLE_TAGS_CODES = (
     "AccessDenied",
@@ -194,6 +193,8 @@ def document_of(run: RunFolder, kind: Kind = TRAINING) -> dict[str, Any]:
     needed = kind.needed
     if kind is TRAINING and config_of(run).queue:
         needed = queue.NEEDED
+
+    from cloudtrain.runs.record import RunRecord
 
     return RunRecord(run).request(needed)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.extras import importing
 from cloudtrain.planning.target import CloudConfig
-from cloudtrain.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from cloudtrain.planning.reference import RegistryLogin
@@ -45,11 +44,15 @@ class AzureConfig(CloudConfig):
 
 def config_of(run: RunFolder) -> AzureConfig:
     """Return the settings from the run's plan."""
+    from cloudtrain.runs.record import RunRecord  # a plan has no run
+
     return RunRecord(run).config(AzureConfig)
 
 
 def request_of(run: RunFolder) -> dict[str, Any]:
     """Return the command-job document. StorageError if it lacks keys for later steps."""
+    from cloudtrain.runs.record import RunRecord
+
     return RunRecord(run).request({"name": str, "tags": dict, "outputs.output.path": str})
 
 

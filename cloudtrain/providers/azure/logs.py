@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.state import RunState
 
-LOG = re.compile(r"(?:.*/)?user_logs/std_log(?:_process_(\d+))?\.txt")
+LOG = r"(?:.*/)?user_logs/std_log(?:_process_(\d+))?\.txt"
 """Name of a process's log; without a number if there is only one.
 
 The SDK streams only the first.
@@ -60,7 +60,7 @@ def new_lines(
     `logs`: signed URLs by name, from the run history. `is_over`: the job has ended, so text after
     the last newline is a line too.
     """
-    names = sorted(name for name in logs if LOG.fullmatch(name))
+    names = sorted(name for name in logs if re.fullmatch(LOG, name))
     places = {name: {"offset": 0, "created": "", **positions.get(name, {})} for name in names}
 
     def read(name: str) -> LogChunk | None:
@@ -124,5 +124,5 @@ def _new_lines_of(
 
 
 def _node_of(name: str) -> int:
-    match = LOG.fullmatch(name)
+    match = re.fullmatch(LOG, name)
     return int((match and match[1]) or 0)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cloudtrain.providers.shared.log_attempt import FinalState
-from cloudtrain.runs.state import WAITING, RunState
+from cloudtrain.runs.state_names import WAITING
 from cloudtrain_wire.events import Billing, Phase
+
+if TYPE_CHECKING:
+    from cloudtrain.runs.state import RunState
 
 PHASES = {
     "NotStarted": "not started",

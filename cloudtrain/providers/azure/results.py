@@ -18,7 +18,6 @@ from cloudtrain.planning.azureml import (
 from cloudtrain.planning.launch import TAG_PREFIX
 from cloudtrain.planning.plan import json_digest
 from cloudtrain.providers.azure.config import client_of_run, request_of
-from cloudtrain.providers.progress import Note, Progress
 from cloudtrain.providers.remote_folder import RemoteFolder
 from cloudtrain.providers.shared.downloads import StoredFile, download_all
 from cloudtrain.providers.shared.idempotent_create import own_tags
@@ -28,13 +27,14 @@ from cloudtrain.source.results import LINK, LONGEST_TARGET, make_links
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
+    from cloudtrain.providers.progress import Note, Progress
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.state import RunState
 
 _SYSTEM = "azureml/"
 """Folder in `logs` with Azure ML's own logs, which are not fetched."""
 
-_DATASTORE_URI = re.compile(r"azureml://(?:subscriptions/.*?/)?datastores/([^/]+)/paths/(.*)")
+_DATASTORE_URI = r"azureml://(?:subscriptions/.*?/)?datastores/([^/]+)/paths/(.*)"
 
 
 def artifact_uris(document: Mapping[str, Any]) -> dict[str, str]:
@@ -99,7 +99,7 @@ def checkpoints(run: RunFolder, state: RunState) -> str:
 
 def datastore_path(uri: str) -> tuple[str, str]:
     """Return datastore and path of a datastore URI. Raise StorageError for another URI."""
-    match = _DATASTORE_URI.fullmatch(uri)
+    match = re.fullmatch(_DATASTORE_URI, uri)
     if match is None:
         raise StorageError(
             f"{uri} is not a datastore path",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.providers.azure.config import client_of_run, config_of, request_of
 from cloudtrain.providers.azure.logs import logs_of, new_lines
@@ -30,10 +30,12 @@ from cloudtrain.providers.shared.log_attempt import (
     incomplete_shutdown,
     log_lag_is_over,
 )
-from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Observation
-from cloudtrain.runs.state import RunState
 from cloudtrain_wire.events import Ended, Event, Phase, StopRequested
+
+if TYPE_CHECKING:
+    from cloudtrain.runs.folder import RunFolder
+    from cloudtrain.runs.state import RunState
 
 
 def observe(run: RunFolder, state: RunState) -> Iterator[Observation]:

@@ -20,14 +20,13 @@ from cloudtrain.providers.azure.status import observe
 from cloudtrain.providers.azure.submit import job_not_found, reconcile
 from cloudtrain.providers.shared.idempotent_create import settle
 from cloudtrain.providers.shared.log_attempt import all_nodes_reported
-from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Observation, Record
-from cloudtrain.runs.record import RunRecord
-from cloudtrain.runs.state import RunState
 from cloudtrain_wire.events import StopRequested, StopUntold
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
+    from cloudtrain.runs.folder import RunFolder
+    from cloudtrain.runs.state import RunState
 
 POLL_SECONDS = 2.0
 """Maximum interval between two status requests while waiting for the job to save."""
@@ -118,6 +117,8 @@ def _wait_until_saved(run: RunFolder, state: RunState, record: Record) -> str:
 
     While its status cannot be read, the job still gets its whole grace period.
     """
+    from cloudtrain.runs.record import RunRecord
+
     grace_seconds = RunRecord(run).grace_seconds
     deadline = time.monotonic() + NOTICE_SECONDS + grace_seconds
 

@@ -19,20 +19,20 @@ from cloudtrain.errors import NAME_TAKEN, CloudError, Outcome, RefusedError, Run
 from cloudtrain.providers.azure.config import AzureConfig, client_of_run, request_of
 from cloudtrain.providers.azure.request import OUTPUTS
 from cloudtrain.providers.azure.results import datastore_path, marker
-from cloudtrain.providers.progress import Progress
 from cloudtrain.providers.shared import idempotent_create
 from cloudtrain.providers.shared.idempotent_create import own_tags, same_submission
 from cloudtrain.providers.shared.paths import ARCHIVE
 from cloudtrain.providers.shared.uploads import upload_inputs
 from cloudtrain.runs.files import storing
-from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.logs import Record
-from cloudtrain_wire.events import Event
 
 if TYPE_CHECKING:
     from cloudtrain.planning.launch import Request
     from cloudtrain.planning.plan import Plan
     from cloudtrain.providers.azure.client import JobInfo, Workspace
+    from cloudtrain.providers.progress import Progress
+    from cloudtrain.runs.folder import RunFolder
+    from cloudtrain.runs.logs import Record
+    from cloudtrain_wire.events import Event
 
 ATTEMPTS = 5
 """Attempts to create the job, with one request each: as many as the SDK makes."""

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import NOTHING_STARTED, CloudError, CloudtrainError, Outcome, RunExists
 from cloudtrain.planning.launch import TAG_PREFIX
-from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import Observation, Record
 from cloudtrain.version import __version__
 from cloudtrain_wire.events import Creating, Ended, Event, Phase, Submitted
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
+    from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.state import RunState
 
 CREATE_TIMEOUT_SECONDS = 60

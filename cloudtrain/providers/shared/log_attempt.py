@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from typing import Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from cloudtrain.errors import CloudError
 from cloudtrain.runs.logs import LogPart, Observation, Positions
-from cloudtrain.runs.state import RunState
 from cloudtrain_wire.causes import first_cause, process_name
 from cloudtrain_wire.events import Billing, Ended, Kept, LogUnread
+
+if TYPE_CHECKING:
+    from cloudtrain.runs.state import RunState
 
 LOG_LAG_POLLS = 3
 """Polling intervals to wait for the last log lines after the end of a job."""
