@@ -7,9 +7,7 @@ import re
 import sys
 from pathlib import PurePath
 
-_UNSTORABLE = re.compile(
-    r'[<>:"\\|?*\x00-\x1f]|[. ](/|$)|(^|/)(con|prn|aux|nul|com\d|lpt\d)(\.|/|$)', re.IGNORECASE
-)
+_UNSTORABLE = r'(?i)[<>:"\\|?*\x00-\x1f]|[. ](/|$)|(^|/)(con|prn|aux|nul|com\d|lpt\d)(\.|/|$)'
 """Source: Microsoft, Naming Files, Paths, and Namespaces."""
 
 
@@ -25,4 +23,4 @@ def relative_name(path: str | PurePath, folder: str | PurePath) -> str:
 
 def is_storable(name: str) -> bool:
     """Return whether this system can store a job's file under its name, and inside its folder."""
-    return sys.platform != "win32" or not _UNSTORABLE.search(name)
+    return sys.platform != "win32" or not re.search(_UNSTORABLE, name)

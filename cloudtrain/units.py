@@ -39,8 +39,8 @@ _SIZES = {
     "gib": 2**30,
     "tib": 2**40,
 }
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*")
-_MONEY = re.compile(r"\$\s*([0-9]+(?:\.[0-9]+)?)|([0-9]+(?:\.[0-9]+)?)\s*(usd|\$)", re.IGNORECASE)
+_PART = r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*"
+_MONEY = r"(?i)\$\s*([0-9]+(?:\.[0-9]+)?)|([0-9]+(?:\.[0-9]+)?)\s*(usd|\$)"
 
 DURATION_FORMS = "90 s, 10 min, 6 h, 1 h 30 min, 2 d"
 SIZE_FORMS = "512 MiB, 200 GiB, 1 TB"
@@ -97,7 +97,7 @@ def parse_size(text: str) -> int:
 
 def parse_money(text: str) -> float:
     """Return the US dollars of "50 USD", "$50" or "12.50 USD". Raise ValueError."""
-    match = _MONEY.fullmatch(text.strip())
+    match = re.fullmatch(_MONEY, text.strip())
     if match is None:
         raise ValueError(
             f"cannot read {_shown(text)} as an amount of money; write for example {MONEY_FORMS}"
@@ -151,7 +151,7 @@ def _parts(text: str) -> list[tuple[float, str]]:
     parts = []
 
     while unread:
-        match = _PART.match(unread)
+        match = re.match(_PART, unread)
         if match is None:
             return []
 

@@ -39,7 +39,7 @@ OLDEST_PYTHON = (3, 10)
 
 _NEWER_PYTHON = re.compile(r"python[ =@_-]{0,3}3\.?[1-9]\d\b", re.IGNORECASE)
 _TORCH = re.compile(r"\btorch\b")
-_WITHOUT_TORCH = re.compile(r"(^|/)nvidia/cuda:")
+_WITHOUT_TORCH = r"(^|/)nvidia/cuda:"
 
 
 class _Judged(NamedTuple):
@@ -97,7 +97,7 @@ def _judged(plan: Plan) -> _Judged:
     if recipe:
         facts = facts._replace(architecture=recipe.platform.rpartition("/")[2])
 
-    installs_torch = instructions_mention(text, _TORCH) or _WITHOUT_TORCH.search(base)
+    installs_torch = instructions_mention(text, _TORCH) or re.search(_WITHOUT_TORCH, base)
     return _Judged(facts, f"FROM {base}", not installs_torch and not replaces_torch)
 
 

@@ -39,7 +39,7 @@ from cloudtrain_wire.visible_gpus import present_gpus
 MAX_NAMED = 5
 """Maximum number of missing imports in a plan."""
 
-_TORCH = re.compile(r"(torch|torchvision|torchaudio|triton|pytorch-triton|nvidia-\w+-cu\d+)$")
+_TORCH = r"(torch|torchvision|torchaudio|triton|pytorch-triton|nvidia-\w+-cu\d+)$"
 _SHARED = ("cloudtrain_job", "cloudtrain_trainer", "cloudtrain_launcher", "cloudtrain_wire")
 """Modules of every job."""
 
@@ -140,7 +140,7 @@ def _other_torch(plan: Plan, requested: Requested) -> Iterator[Issue]:
     hint = "leave it out, or take what it says: dependencies: {replace_torch: true}"
     conflicts = []
     for requirement in requested.to_install:
-        if not _TORCH.match(requirement.name):
+        if not re.match(_TORCH, requirement.name):
             continue
 
         asks = f"asks for {requirement.shown}"

@@ -36,19 +36,19 @@ INDEX_TABLES = (("uv", "index"), ("poetry", "source"), ("pdm", "source"))
 USUAL_MINORS = range(10, 15)
 """Versions 3.x that a job may meet."""
 
-_OPTION = re.compile(
+_OPTION = (
     r"(-[icref]|--(extra-)?index-url|--(constraint|requirement|editable|find-links|no-binary"
     r"|only-binary|trusted-host|use-feature)(?=[\s=]))[\s=]*\S.*"
     r"|--(no-index|prefer-binary|require-hashes|pre)"
 )
 """Options that a line may begin with, by "Requirements File Format" of pip's documentation."""
 
-_ADDRESS = re.compile(r"(https?|ftp|file|(git|hg|svn|bzr)\+[a-z]+)://\S+", re.IGNORECASE)
-_OPTIONS_AFTER = re.compile(r"\s--?(hash|config-settings?|global-option|C)\b.*")
-_VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
-_PATH = re.compile(r"[\w.~-]*/[\w./-]*(\[.*\])?|\.{1,2}(\[.*\])?")
-_SSH = re.compile(r"(?:git\+)?(\w+@[\w.-]+):(\S+)")
-_ONE_EQUALS = re.compile(r"([\w.-]+)\s*=\s*([\w.]+)")
+_ADDRESS = r"(?i)(https?|ftp|file|(git|hg|svn|bzr)\+[a-z]+)://\S+"
+_OPTIONS_AFTER = r"\s--?(hash|config-settings?|global-option|C)\b.*"
+_VARIABLE = r"\$\{[A-Z0-9_]+\}"
+_PATH = r"[\w.~-]*/[\w./-]*(\[.*\])?|\.{1,2}(\[.*\])?"
+_SSH = r"(?:git\+)?(\w+@[\w.-]+):(\S+)"
+_ONE_EQUALS = r"([\w.-]+)\s*=\s*([\w.]+)"
 
 
 def requirement_issues(plan: Plan, root: Path, requested: Requested) -> Iterator[Issue]:
@@ -74,19 +74,19 @@ def _problem(root: Path, requirement: Requirement) -> tuple[str, str] | None:
     written = _written(root, requirement)
     if first.startswith("file://"):
         return _path_problem(root, unquote(first.removeprefix("file://")), written)
-    if _ADDRESS.match(text):
+    if re.match(_ADDRESS, text):
         return None
 
-    line = _VARIABLE.sub("1", _OPTIONS_AFTER.sub("", text))
+    line = re.sub(_VARIABLE, "1", re.sub(_OPTIONS_AFTER, "", text))
     if _is_requirement(line):
         return None
-    if _PATH.fullmatch(first):
+    if re.fullmatch(_PATH, first):
         return _path_problem(root, os.path.normpath(root.resolve() / first), written)
 
     hint = FORMS
-    if match := _ONE_EQUALS.fullmatch(line):
+    if match := re.fullmatch(_ONE_EQUALS, line):
         hint = f"{match[1]}=={match[2]}"
-    elif match := _SSH.fullmatch(line):
+    elif match := re.fullmatch(_SSH, line):
         hint = f"git+ssh://{match[1]}/{match[2]}"
 
     return f"{requirement.shown!r} is no requirement: pip refuses it", hint
@@ -109,7 +109,7 @@ def _is_requirement(line: str) -> bool:
     except InvalidRequirement:
         return False
 
-    return address is None or _ADDRESS.match(address) is not None
+    return address is None or re.match(_ADDRESS, address) is not None
 
 
 def _path_problem(root: Path, place: str, line: str) -> tuple[str, str] | None:
@@ -149,7 +149,7 @@ def _at_line(plan: Plan, root: Path, requirement: Requirement, problem: tuple[st
 
 def _unknown_options(root: Path, requested: Requested) -> Iterator[Issue]:
     for option in requested.options:
-        if _OPTION.fullmatch(option):
+        if re.fullmatch(_OPTION, option):
             continue
 
         files = [file for file in requested.files if option in _text(root / file)]

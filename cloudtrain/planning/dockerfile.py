@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-_FLAGS = re.compile(r"--[a-z-]+(=(\"[^\"]*\"|\S*))?\s+")
+_FLAGS = r"--[a-z-]+(=(\"[^\"]*\"|\S*))?\s+"
 
-_HEREDOC = re.compile(r"<<-?\s*[\"']?[A-Za-z_]")
+_HEREDOC = r"<<-?\s*[\"']?[A-Za-z_]"
 
 _EVERYTHING = {"", ".", "/", "./"}
 
-_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*))?\})")
+_VARIABLE = r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*))?\})"
 
 
 class Unclear(Exception):
@@ -80,7 +80,7 @@ def base_image(text: str, args: Mapping[str, str]) -> str:
                 values[name] = args.get(name, value.strip("\"'"))
         if instruction.name == "FROM":
             words = [word for word in instruction.arguments.split() if not word.startswith("--")]
-            image = _VARIABLE.sub(lambda match: _value(match, values), " ".join(words[:1]))
+            image = re.sub(_VARIABLE, lambda match: _value(match, values), " ".join(words[:1]))
             base = stages.get(image.lower(), image)
             if len(words) == 3:
                 stages[words[2].lower()] = base
@@ -102,7 +102,7 @@ def _instructions(text: str) -> Iterator[Instruction]:
     directive = re.search(r"^#\s*(syntax|escape)\s*=\s*(\S+)", text, re.MULTILINE | re.IGNORECASE)
     if directive and not re.match(r"(docker\.io/)?docker/dockerfile(:|$)", directive[2]):
         raise Unclear  # another language, or other line ends
-    if _HEREDOC.search(text):
+    if re.search(_HEREDOC, text):
         raise Unclear
 
     joined = ""
@@ -132,7 +132,7 @@ def _sources(instruction: Instruction) -> Iterator[str]:
         return
 
     flags = ""
-    while match := _FLAGS.match(arguments):
+    while match := re.match(_FLAGS, arguments):
         flags += match[0]
         arguments = arguments[match.end() :]
 

@@ -16,11 +16,11 @@ Version = tuple[int, ...]
 
 _PYTHON = re.compile(r"(?<![a-z0-9])py(?:thon)?[-_:]?([23])[._]?(\d{1,2})(?!\d)")
 _CUDA = re.compile(r"(?<![a-z0-9])(?:cuda[-_:]?|cu(?=\d{2}))(\d{2})[._]?(\d?)(?!\d{2})")
-_ROCM = re.compile(r"(?<![a-z0-9])rocm(?![a-z])")
-_CPU = re.compile(r"(?<![a-z0-9])cpu(?![a-z0-9])")
-_DLC = re.compile(r"/pytorch-training:(\d+\.\d+(?:\.\d+)?)-gpu\b")
-_AMD64 = re.compile(r"(?<![a-z0-9])(amd64|x86[-_]64)(?![a-z0-9])")
-_ARM64 = re.compile(r"(?<![a-z0-9])(arm64|aarch64)(?![a-z0-9])")
+_ROCM = r"(?<![a-z0-9])rocm(?![a-z])"
+_CPU = r"(?<![a-z0-9])cpu(?![a-z0-9])"
+_DLC = r"/pytorch-training:(\d+\.\d+(?:\.\d+)?)-gpu\b"
+_AMD64 = r"(?<![a-z0-9])(amd64|x86[-_]64)(?![a-z0-9])"
+_ARM64 = r"(?<![a-z0-9])(arm64|aarch64)(?![a-z0-9])"
 _CURATED = ("azureml:azureml-", "azureml://registries/azureml/", "mcr.microsoft.com/azureml/")
 """Beginnings of the names of Microsoft's own environments and images, all built for amd64."""
 
@@ -95,9 +95,9 @@ def facts_by_name(address: str) -> ImageFacts:
     kind = ""
     if cuda:
         kind = "cuda"
-    elif _ROCM.search(name):
+    elif re.search(_ROCM, name):
         kind = "rocm"
-    elif _CPU.search(last):
+    elif re.search(_CPU, last):
         kind = "cpu"
 
     python: Version = ()
@@ -108,7 +108,7 @@ def facts_by_name(address: str) -> ImageFacts:
 
 
 def _cuda(name: str, parts: tuple[str, ...]) -> Version:
-    container = _DLC.search(name)
+    container = re.search(_DLC, name)
     if match := _first(_CUDA, parts):
         return tuple(int(number) for number in match.groups() if number)
     if match := re.search(r"(?:^|/)cuda:(\d+)\.(\d+)", name):
@@ -124,12 +124,12 @@ def _cuda(name: str, parts: tuple[str, ...]) -> Version:
 
 
 def _architecture(name: str) -> str:
-    if _ARM64.search(name):
+    if re.search(_ARM64, name):
         return "arm64"
 
     registry = ECR.fullmatch(name)
     is_aws = registry is not None and registry[1] in registry_accounts()
-    if is_aws or name.startswith(_CURATED) or _AMD64.search(name):
+    if is_aws or name.startswith(_CURATED) or re.search(_AMD64, name):
         return "amd64"
 
     return ""

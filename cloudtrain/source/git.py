@@ -50,8 +50,8 @@ _NO_MATCH = 1
 _STATE_FOLDERS = ("", "info", "refs/heads", "refs/tags")
 """Folders of a repository whose files git reads for any question."""
 
-_COMMIT = re.compile(rb"^# branch\.oid ([0-9a-f]+)$", re.MULTILINE)
-_CHANGED = re.compile(rb"^[^#]", re.MULTILINE)
+_COMMIT = rb"(?m)^# branch\.oid ([0-9a-f]+)$"
+_CHANGED = rb"(?m)^[^#]"
 
 _SHORT = {".": ".+", "(?P<ps_d>/)": ".+/"}
 """pathspec's short forms of `*` and `*/` -> expressions that match a whole path."""
@@ -142,12 +142,12 @@ def git_state(folder: Path) -> GitState:
     except (OSError, ValueError, SubprocessError):
         return GitState()
 
-    match = _COMMIT.search(status)
+    match = re.search(_COMMIT, status)
     commit = ""
     if match:
         commit = match[1].decode()
 
-    is_changed = _CHANGED.search(status) is not None
+    is_changed = re.search(_CHANGED, status) is not None
     if is_changed and filters:
         # Without its filter, a file whose content git stores in another form looks changed.
         return GitState(commit)

@@ -20,7 +20,7 @@ _SHAPE = re.compile(
 )
 """pathspec's expression: a possible text before, the pattern itself, and a possible text after."""
 
-_SLASH = re.compile(r"(?<!\[\^)/")
+_SLASH = r"(?<!\[\^)/"
 """A slash between two names, unlike the slash of `[^/]`."""
 
 _TOKEN = re.compile(r"\\.|\[\^?\]?[^\]]*\]", re.DOTALL)
@@ -46,7 +46,7 @@ def linear(expression: str) -> str:
 
 
 def _linear_names(names: str) -> str:
-    return "/".join(map(_linear_name, _SLASH.split(names)))
+    return "/".join(map(_linear_name, re.split(_SLASH, names)))
 
 
 def _linear_name(name: str) -> str:

@@ -302,7 +302,7 @@ def install_lines(notebook: Path) -> list[InstallLine]:
     lines = []
     for number, source in enumerate(cells, 1):
         for line in plain_code(source)[1]:
-            if INSTALLS.match(line):
+            if re.match(INSTALLS, line):
                 lines.append(InstallLine(line, f"{notebook.name}, cell {number}"))
 
     return lines

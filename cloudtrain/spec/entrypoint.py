@@ -16,7 +16,7 @@ from cloudtrain_wire.bounded_files import open_regular_file
 Problem = tuple[str, str | None]
 """Message and hint."""
 
-_LAUNCHERS = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|mpirun|srun|bash|sh)")
+_LAUNCHERS = r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|mpirun|srun|bash|sh)"
 
 _NO_FILE = "{!r} is neither a file nor a link to one"
 
@@ -99,7 +99,7 @@ def _command_problem(entrypoint: str) -> Problem | None:
         " args; or set launcher: none to run the command unchanged"
     )
 
-    if _LAUNCHERS.fullmatch(words[0]):
+    if re.fullmatch(_LAUNCHERS, words[0]):
         message = f"starts with {words[0]!r}, but torchrun already starts the program on every node"
         return message, hint
 

@@ -15,7 +15,7 @@ from cloudtrain.errors import Issue, Keys, did_you_mean
 from cloudtrain.spec.yaml_document import kind_of
 from cloudtrain_wire.kept_files import MODEL_PREFIX
 
-NAME = re.compile(r"[a-zA-Z0-9]([-_]*[a-zA-Z0-9]){0,49}")
+NAME = r"[a-zA-Z0-9]([-_]*[a-zA-Z0-9]){0,49}"
 """Name of a job, with room for a run's suffix in SageMaker's 63 characters.
 
 SageMaker alone takes no underscores; its rules refuse them.
@@ -24,7 +24,7 @@ SageMaker alone takes no underscores; its rules refuse them.
 MAX_VARIABLE_BYTES = 131_072
 """Limit of `NAME=value` and its final zero: MAX_ARG_STRLEN in execve(2)."""
 
-_ENV_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_ENV_NAME = r"[a-zA-Z_][a-zA-Z0-9_]*"
 EMPTY_HINT = "remove the key, or add values below it"
 _NO_SECRETS = (
     "a spec names the place of a secret, not its value; for example {local: 'env:HF_TOKEN'}"
@@ -104,7 +104,7 @@ def read_text(value: Any) -> str:
 
 def read_name(value: Any) -> str:
     """Read a job's name. Raise FieldError if a platform would reject it."""
-    if not NAME.fullmatch(read_text(value)):
+    if not re.fullmatch(NAME, read_text(value)):
         rule = "up to 50 letters and digits, with hyphens and underscores only between them"
         raise FieldError(f"{read_text(value)!r} is not a valid job name", rule)
 
@@ -369,7 +369,7 @@ def read_list(values: Iterable[Any], read: Callable[[Any], Any]) -> tuple[Any, .
 
 
 def _variable(name: str) -> str:
-    if not _ENV_NAME.fullmatch(name):
+    if not re.fullmatch(_ENV_NAME, name):
         raise FieldError(
             "is not a valid variable name", "letters, digits and _, not starting with a digit"
         )

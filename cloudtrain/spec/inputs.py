@@ -24,7 +24,7 @@ from cloudtrain.spec.yaml_document import kind_of
 
 INPUT_TYPES = ("file", "folder", "table", "model", "mlflow_model", "triton_model")
 """Values of an input's `type`. Tables and models belong to Azure ML; elsewhere folders."""
-_INPUT_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
+_INPUT_NAME = r"[a-zA-Z][a-zA-Z0-9_-]{0,63}"
 
 OFF = "none"
 CONDA_WAY = (
@@ -54,7 +54,7 @@ MANY = 20
 TRAINER_METRICS = ("loss", "val_loss", "val_accuracy", "samples_per_s")
 """Metrics of the shared trainer, which SageMaker receives too."""
 
-_METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/ -]{0,63}")
+_METRIC_NAME = r"[A-Za-z_][A-Za-z0-9_.:/ -]{0,63}"
 _METRIC_EXAMPLE = "for example accuracy: 'Accuracy: ([0-9.]+)'"
 
 _REFUSED_IN_PATTERNS = {
@@ -164,7 +164,7 @@ def _uri(value: Any) -> str:
 
 
 def _input_name(name: str) -> str:
-    if not _INPUT_NAME.fullmatch(name):
+    if not re.fullmatch(_INPUT_NAME, name):
         raise FieldError(
             "is not a valid input name", "letters, digits, - and _, starting with a letter"
         )
@@ -321,7 +321,7 @@ def read_metrics(value: Any) -> Mapping[str, str]:
 
 
 def _check_name(name: Any) -> None:
-    if not isinstance(name, str) or not _METRIC_NAME.fullmatch(name):
+    if not isinstance(name, str) or not re.fullmatch(_METRIC_NAME, name):
         raise FieldError(
             "is not a valid metric name",
             "up to 64 letters, digits, spaces and _ . : / -, a letter first",

@@ -247,7 +247,7 @@ def _without_plugins() -> Iterator[None]:
 def name_from_folder(folder: Path) -> str:
     """Return a job name from a folder's name: `My data (2)` -> `My-data-2`, or `job`."""
     name = "-".join(re.findall(r"[a-zA-Z0-9]+", folder.resolve().name))[:50].strip("-")
-    return name if NAME.fullmatch(name) else "job"
+    return name if re.fullmatch(NAME, name) else "job"
 
 
 def _copy(value: Any) -> Any:

@@ -31,7 +31,7 @@ MAX_REAL = 10**100
 """Limits of a range. Samplers use 64 bits, differences and logarithms."""
 
 _CALL = re.compile(r"\s*([a-z_]+)\s*\((.*)\)\s*", re.DOTALL)
-_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,254}")
+_KEY = r"[A-Za-z_][A-Za-z0-9_./-]{0,254}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def read_space(value: Any) -> Mapping[str, Dimension]:
 
     for key, item in space.items():
         try:
-            if not isinstance(key, str) or not _KEY.fullmatch(key):
+            if not isinstance(key, str) or not re.fullmatch(_KEY, key):
                 raise FieldError(
                     "is not a valid setting name",
                     "write an argument (lr) or a path (args.lr, env.SEED)",

@@ -11,6 +11,7 @@ import faulthandler
 import json
 import linecache
 import os
+import re
 import runpy
 import signal
 import sys
@@ -221,7 +222,7 @@ def _display(*values: Any, **_: Any) -> None:
 
 def _print_left_out(name: str, line: str) -> None:
     print(f"{name}: left out {line!r}: a notebook's magic does not run in a job", file=sys.stderr)
-    if INSTALLS.match(line):
+    if re.match(INSTALLS, line):
         print("name packages in requirements.txt beside it, or in dependencies", file=sys.stderr)
 
 

@@ -11,29 +11,28 @@ from cloudtrain_wire.events import Cause, Error
 
 C = TypeVar("C", bound=Cause)
 
-_PEER_LOST = re.compile(
-    r"connection (was likely )?(closed|reset|refused)|broken pipe|remote process"
+_PEER_LOST = (
+    r"(?i)connection (was likely )?(closed|reset|refused)|broken pipe|remote process"
     r" exited|connectFullMesh"
     r"|ncclRemoteError|ncclSystemError|communicator was aborted|Watchdog caught collective"
     r"|socket (timeout|closed)|timed out (waiting|connecting|after)|client socket has (timed"
     r" out|failed)"
     r"|recvfrom|failed to recv|(send|recv)\w+ failed|store.*(closed|timeout)|wait timeout"
-    r"|failed to pass monitoredBarrier",
-    re.IGNORECASE,
+    r"|failed to pass monitoredBarrier"
 )
 """Messages of gloo, NCCL and c10d about a lost peer."""
 
 _C10D_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError", "DistError")
 """torch.distributed's own exceptions (torch 2.1 and later)."""
 
-_C10D_MESSAGE = re.compile(
+_C10D_MESSAGE = (
     r"gloo/[\w/]+\.(cc|h):\d+\]|Gloo connectFullMesh|NCCL error|\[c10d\]|csrc/distributed/c10d|NCCL"
     r" communicator"
     r"|monitoredBarrier"
 )
 """Parts of a plain RuntimeError's message that show its origin in gloo or c10d."""
 
-_TORCH_FILE = re.compile(r"[/\\]torch[/\\](distributed|autograd|_tensor|nn[/\\]parallel|utils)")
+_TORCH_FILE = r"[/\\]torch[/\\](distributed|autograd|_tensor|nn[/\\]parallel|utils)"
 
 
 def is_consequence(exception: str, message: str, file: str = "") -> bool:
@@ -43,13 +42,13 @@ def is_consequence(exception: str, message: str, file: str = "") -> bool:
     data server, may be the cause. `file`: where it was raised, for an older torch, whose messages
     do not name their origin.
     """
-    if not _PEER_LOST.search(message):
+    if not re.search(_PEER_LOST, message):
         return False
     if exception in _C10D_ERRORS:
         return True
 
     return exception == "RuntimeError" and bool(
-        _C10D_MESSAGE.search(message) or _TORCH_FILE.search(file)
+        re.search(_C10D_MESSAGE, message) or re.search(_TORCH_FILE, file)
     )
 
 

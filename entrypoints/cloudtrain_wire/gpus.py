@@ -57,7 +57,7 @@ RTX PRO: an eighth of the rate in FP4 with sparsity, the only one for all editio
 figures for g5 machines.
 """
 
-_PART = re.compile(r"\bMIG\b|-(?!24Q)\d+[ABCQ]\b")
+_PART = r"\bMIG\b|-(?!24Q)\d+[ABCQ]\b"
 """Name of a part of a GPU, whose rate is not the GPU's: an instance of MIG, a profile of vGPU.
 
 A10-24Q is the whole A10 of Azure's NVadsA10 v5.
@@ -66,7 +66,7 @@ A10-24Q is the whole A10 of Azure's NVadsA10 v5.
 
 def gpu_named(text: str) -> Gpu | None:
     """Return the GPU that a text names; None for an unknown one and for a part of a GPU."""
-    if _PART.search(text):
+    if re.search(_PART, text):
         return None
 
     for gpu in GPUS:

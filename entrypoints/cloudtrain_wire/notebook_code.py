@@ -9,14 +9,12 @@ import ast
 import re
 import warnings
 
-INSTALLS = re.compile(
-    r"\s*[%!]*\s*(\S+\s+-m\s+|uv\s+)?(pip3?|conda|mamba)\s+install\b|\s*[%!]*\s*uv\s+add\b"
-)
+INSTALLS = r"\s*[%!]*\s*(\S+\s+-m\s+|uv\s+)?(pip3?|conda|mamba)\s+install\b|\s*[%!]*\s*uv\s+add\b"
 """Line that installs packages, with or without IPython's mark."""
-_RUNS_THE_REST = re.compile(r"%%(time|capture)\b")
+_RUNS_THE_REST = r"%%(time|capture)\b"
 """First line of a cell that is executed nevertheless."""
-_TIMED = re.compile(r"(\s*)%time\s+(?P<statement>\S.*)")
-_HELP = re.compile(r"\s*\?{1,2}\s*[\w.*%]+\s*|\s*%{0,2}[\w.*\[\]()'\"]+\?{1,2}\s*")
+_TIMED = r"(\s*)%time\s+(?P<statement>\S.*)"
+_HELP = r"\s*\?{1,2}\s*[\w.*%]+\s*|\s*%{0,2}[\w.*\[\]()'\"]+\?{1,2}\s*"
 """Line that requests help: `?print`, `model.fit??`."""
 
 
@@ -28,7 +26,7 @@ def plain_code(source: str) -> tuple[str, list[str]]:
     """
     lines = source.splitlines()
     first = next((line for line in lines if line.strip()), "")
-    if first.startswith("%%") and not _RUNS_THE_REST.match(first):
+    if first.startswith("%%") and not re.match(_RUNS_THE_REST, first):
         return "\n" * len(lines), [first]
 
     left_out: list[str] = []
@@ -70,21 +68,23 @@ def _error_line(lines: list[str]) -> int | None:
 
 def _is_for_ipython(line: str) -> bool:
     return bool(
-        line.lstrip().startswith(("%", "!")) or INSTALLS.match(line) or _HELP.fullmatch(line)
+        line.lstrip().startswith(("%", "!"))
+        or re.match(INSTALLS, line)
+        or re.fullmatch(_HELP, line)
     )
 
 
 def _leave_out(lines: list[str], index: int) -> list[str]:
     """Replace a line and return it; return nothing if a statement in it stays."""
     line = lines[index]
-    timed = _TIMED.match(line)
+    timed = re.match(_TIMED, line)
     if timed:
         lines[index] = timed[1] + timed["statement"]
         return []
 
     lines[index] = line[: len(line) - len(line.lstrip())] + "pass"
 
-    if _RUNS_THE_REST.match(line):
+    if re.match(_RUNS_THE_REST, line):
         return []
 
     return [line.strip()]

@@ -22,13 +22,13 @@ MAX_FILES = 100
 MAX_DEPTH = 20
 MAX_TOTAL_BYTES = 16 << 20
 
-_NAME = re.compile(
+_NAME = (
     r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?P<extras>\[[^\]]*\])?\s*(?P<rest>.*)"
 )
-_INCLUDE = re.compile(r"(?:-r|--requirement|-c|--constraint)(?:\s+|=|(?<=-[rc]))\s*(?P<file>\S.*)")
-_EDITABLE = re.compile(r"(?:-e|--editable)(?:\s+|=)\s*(?P<path>\S+)")
-_FIND_LINKS = re.compile(r"(?P<option>-f|--find-links)(?:\s+|=)\s*(?P<path>\S+)")
-_PASSWORD = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_INCLUDE = r"(?:-r|--requirement|-c|--constraint)(?:\s+|=|(?<=-[rc]))\s*(?P<file>\S.*)"
+_EDITABLE = r"(?:-e|--editable)(?:\s+|=)\s*(?P<path>\S+)"
+_FIND_LINKS = r"(?P<option>-f|--find-links)(?:\s+|=)\s*(?P<path>\S+)"
+_LOGIN = r"(?<=://)[^/@\s]+(?=@)"
 _HASH = re.compile(r"\s--hash[ =]")
 
 
@@ -67,13 +67,13 @@ class Requirement:
     @property
     def has_password(self) -> bool:
         """Return whether an address contains a password, rather than a `${NAME}` placeholder."""
-        logins = _PASSWORD.findall(self.text)
+        logins = re.findall(_LOGIN, self.text)
         return any(login != "git" and "$" not in login for login in logins)
 
     @property
     def is_local(self) -> bool:
         """Return whether it is built from files of this machine; a wheel is built already."""
-        return bool(_EDITABLE.match(self.text)) or ("file:" in self.text and not self.wheel)
+        return bool(re.match(_EDITABLE, self.text)) or ("file:" in self.text and not self.wheel)
 
     @property
     def wheel(self) -> str:
@@ -125,7 +125,7 @@ class Requested:
         """Return user names and passwords in addresses."""
         parts: list[str] = []
         for text in self.options + tuple(requirement.text for requirement in self.requirements):
-            for login in _PASSWORD.findall(text):
+            for login in re.findall(_LOGIN, text):
                 parts.append(login)
                 parts += login.split(":")
 
@@ -134,7 +134,7 @@ class Requested:
 
 def hide_passwords(text: str) -> str:
     """Replace user names and passwords in addresses by `***`."""
-    return _PASSWORD.sub("***", text)
+    return re.sub(_LOGIN, "***", text)
 
 
 def normalised(name: str) -> str:
@@ -205,7 +205,7 @@ class _RequirementsReader:
         files = [file]
 
         for line, number in _logical_lines(self._text(file, around)):
-            included = _INCLUDE.match(line)
+            included = re.match(_INCLUDE, line)
             if included is None or "://" in included["file"]:
                 requested = _collect([(line, number, file)], self._folder, constraint)
             else:
@@ -300,7 +300,7 @@ def _collect(
         except ValueError as error:  # a NUL in a path
             raise InvalidRequirements(f"{file}:{number}: {error}") from None
 
-        if text.startswith("-") and not _EDITABLE.match(text):
+        if text.startswith("-") and not re.match(_EDITABLE, text):
             options.append(text)
             continue
 
@@ -311,11 +311,11 @@ def _collect(
 
 def _absolute(line: str, folder: Path, file: str) -> str:
     """Replace a path by a URL without spaces; a project's path starts at the source."""
-    editable = _EDITABLE.match(line)
+    editable = re.match(_EDITABLE, line)
     if editable and "://" not in editable["path"]:
         return f"-e {(folder / editable['path']).resolve().as_uri()}"
 
-    links = _FIND_LINKS.match(line)
+    links = re.match(_FIND_LINKS, line)
 
     if links and "://" not in links["path"]:
         # like pip: beside the file, or below the working folder
@@ -348,7 +348,7 @@ def _is_path(text: str) -> bool:
 def _name_of(text: str) -> str:
     if text.startswith("-") or _is_path(text) or "://" in text.split()[0]:
         return ""
-    match = _NAME.match(text)
+    match = re.match(_NAME, text)
     if not match:
         return ""
 
