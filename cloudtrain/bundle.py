@@ -20,9 +20,10 @@ def bundled(name: str) -> Path:
 def payload_files() -> Mapping[str, Path]:
     """Return the files of launcher and trainer by their path in the archive."""
     folder = bundled("entrypoints")
+    above = f"{folder.as_posix()}/"
     files = {}
-    for path in sorted(folder.rglob("*.py")):
+    for path in folder.rglob("*.py"):
         if "__pycache__" not in path.parts:
-            files[path.relative_to(folder).as_posix()] = path
+            files[path.as_posix().removeprefix(above)] = path
 
     return files

@@ -130,7 +130,6 @@ def load_job(source: Path, options: Mapping[str, Any]) -> Job:
     SpecError lists its mistakes, at their lines and flags.
     """
     from cloudtrain.api import jobs as api
-    from cloudtrain.spec.env_file import variables_of
     from cloudtrain.spec.sources import FILE, FlagText, is_program
 
     if is_program(source) and os.path.exists(spec_file := source.parent / FILE):  # noqa: PTH110
@@ -141,7 +140,10 @@ def load_job(source: Path, options: Mapping[str, Any]) -> Job:
 
     flags: list[str] = []
     for path in options.get("env_files", ()):
+        from cloudtrain.spec.env_file import variables_of
+
         flags += variables_of(path)
+
     for name, value in resources_of(options).items():
         flags.append(FlagText(f"resources.{name}={value}", f"--{name} {options[name]}"))
 
