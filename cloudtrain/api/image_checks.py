@@ -54,9 +54,6 @@ class _Judged(NamedTuple):
 
 def image_issues(plan: Plan) -> list[Issue]:
     """Return what the launcher, the builder or the machines cannot do with the image."""
-    if plan.target.image is None:
-        return []
-
     image = _judged(plan)
     issues = list(_old_python(plan, image))
     issues += _machines(plan, image)

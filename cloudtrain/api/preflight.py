@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from cloudtrain.api.image_checks import image_issues
 from cloudtrain.api.organization_rules import organization_issues
 from cloudtrain.api.package_checks import package_issues
 from cloudtrain.api.trainer_arguments import factory_issues, trainer_issues
@@ -37,7 +36,7 @@ def find_issues(plan: Plan) -> list[Issue]:
     issues: list[Issue] = []
     issues += get_provider(plan.target.provider).rules(plan)
     issues += trainer_issues(plan)
-    issues += image_issues(plan)
+    issues += _image_issues(plan)
     issues += package_issues(plan)
     issues += factory_issues(plan)
     issues += plain_secret_issues(plan)
@@ -52,6 +51,15 @@ def find_issues(plan: Plan) -> list[Issue]:
         issues += get_provider(plan.provider).rules(plan)
 
     return issues
+
+
+def _image_issues(plan: Plan) -> list[Issue]:
+    if plan.target.image is None:
+        return []
+
+    from cloudtrain.api.image_checks import image_issues
+
+    return image_issues(plan)
 
 
 def preflight(plan: Plan, *, starting: bool = True) -> list[Issue]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from cloudtrain.api.image_checks import job_python
 from cloudtrain.errors import Issue, Keys, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.distributions import CONDA_FILES, Requested, Requirement
@@ -221,6 +220,8 @@ def _unread_tables(plan: Plan, root: Path, requested: Requested) -> Iterator[Iss
 def _requires_python(plan: Plan, wanted: str) -> Iterator[Issue]:
     """Yield a note if the job's Python is not, or may not be, one that the project is for."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet  # slow to import
+
+    from cloudtrain.api.image_checks import job_python
 
     try:
         allowed = SpecifierSet(wanted)
