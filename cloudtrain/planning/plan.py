@@ -16,7 +16,7 @@ from cloudtrain.version import __version__
 
 if TYPE_CHECKING:  # watching a run must not import pydantic
     from cloudtrain.planning.launch import Request
-    from cloudtrain.planning.reference import ResolvedImage
+    from cloudtrain.planning.registry import ResolvedImage
     from cloudtrain.spec.model import JobSpec
     from cloudtrain.spec.yaml_document import Document
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 _AWS = (
@@ -22,17 +19,6 @@ ACR = re.compile(r"[a-z0-9]+(-[a-z0-9]+)?(\.[a-z0-9]+\.geo)?\.azurecr\.(io|cn|us
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 DOCKER_HUB = "docker.io"
 
-TOKEN_USER = "00000000-0000-0000-0000-000000000000"  # noqa: S105
-"""User name that Azure's registries expect with a token as the password."""
-
-MANIFEST_TYPES = (
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-    "application/vnd.oci.image.manifest.v1+json",
-    "application/vnd.docker.distribution.manifest.v2+json",
-)
-"""Media types of image manifests, for one architecture or several."""
-
 
 class Address(NamedTuple):
     """Parts of an image's address, by the distribution specification."""
@@ -43,18 +29,6 @@ class Address(NamedTuple):
     """Path in the registry: `library/python`, `team/train`."""
     reference: str
     """Tag, or `sha256:…`."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ResolvedImage:
-    """Image of a run, looked up, or built and pushed, right before the start."""
-
-    address: str
-    """Address in the request: by digest if we pushed the image, else as planned."""
-    planned: str
-    """Address in the plan."""
-    digest: str = ""
-    """Digest of the image at that address, `sha256:…`; empty if unknown."""
 
 
 def parse_address(text: str) -> Address:
@@ -85,37 +59,3 @@ def without_tag(text: str) -> str:
 def is_loopback(registry: str) -> bool:
     """Return whether a registry is on this machine, where engines use plain HTTP."""
     return re.fullmatch(r"(127\.[\d.]+|localhost|\[::1\])(:\d+)?", registry) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class RegistryLogin:
-    """A user name and a password or token for a registry; tokens expire after hours."""
-
-    user: str
-    password: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class RegistryImage:
-    """An image that exists in a registry."""
-
-    digest: str
-    architectures: frozenset[str]
-    """`amd64`, `arm64`; empty if unknown."""
-
-
-def architectures(manifest: bytes | str, config: Callable[[str], bytes]) -> frozenset[str]:
-    """Return the architectures of a manifest; empty if it is not an image's.
-
-    `config`: loads a configuration by digest.
-    """
-    try:
-        document = json.loads(manifest)
-        if "manifests" in document:
-            platforms = [entry.get("platform", {}) for entry in document["manifests"]]
-            names = [entry.get("architecture") for entry in platforms if entry.get("os") == "linux"]
-        else:
-            names = [json.loads(config(document["config"]["digest"])).get("architecture")]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return frozenset()  # not an image; the pull will report it
-    return frozenset(str(name) for name in names if name)

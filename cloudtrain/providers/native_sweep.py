@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cloudtrain.errors import Issue
     from cloudtrain.planning.launch import Request
     from cloudtrain.planning.plan import Plan
-    from cloudtrain.planning.reference import ResolvedImage
+    from cloudtrain.planning.registry import ResolvedImage
     from cloudtrain.providers.discovered_run import DiscoveredRun
     from cloudtrain.providers.progress import Progress
     from cloudtrain.runs.folder import RunFolder

@@ -44,7 +44,7 @@ from cloudtrain.planning.launch import (
     plain_job,
 )
 from cloudtrain.planning.plan import Plan
-from cloudtrain.planning.reference import ResolvedImage
+from cloudtrain.planning.registry import ResolvedImage
 from cloudtrain.planning.request_overrides import RequestForm, reserved_issues
 from cloudtrain.planning.selection import PlannedImage, select_image
 from cloudtrain.planning.target import Target

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cloudtrain.errors import Issue
     from cloudtrain.planning.launch import Request
     from cloudtrain.planning.plan import Plan
-    from cloudtrain.planning.reference import ResolvedImage
+    from cloudtrain.planning.registry import ResolvedImage
     from cloudtrain.planning.target import Target
     from cloudtrain.providers.discovered_run import DiscoveredRun, KnownRuns
     from cloudtrain.providers.infrastructure import Infrastructure

@@ -35,7 +35,7 @@ from cloudtrain.sweeps.trials import RunTrials
 from cloudtrain_wire.events import Ended, Submitted
 
 if TYPE_CHECKING:
-    from cloudtrain.planning.reference import ResolvedImage
+    from cloudtrain.planning.registry import ResolvedImage
     from cloudtrain.sweeps.planning import SweepPlan
 
 FINAL = ("completed", "pruned", "failed", "stopped")

@@ -15,7 +15,7 @@ import pytest
 import cloudtrain
 from cloudtrain.errors import DENIED, CloudError, RefusedError, UsageError
 from cloudtrain.extras import install_command
-from cloudtrain.planning.reference import TOKEN_USER, RegistryImage, RegistryLogin
+from cloudtrain.planning.registry import TOKEN_USER, RegistryImage, RegistryLogin
 from cloudtrain.providers.azure.sdk import registry_login
 from cloudtrain.providers.docker.images import inspect_image, login_for, require_image
 from tests.fakes.aws.cloud import IMAGE, Cloud

@@ -18,7 +18,7 @@ import pytest
 from cloudtrain import catalog as images
 from cloudtrain.catalog import dlc_image, dlc_regions, dlc_versions
 from cloudtrain.errors import CloudError, CloudtrainError, UsageError
-from cloudtrain.planning.reference import TOKEN_USER, RegistryLogin
+from cloudtrain.planning.registry import TOKEN_USER, RegistryLogin
 from cloudtrain.providers.docker.engine import Engine, stored_login
 from cloudtrain.providers.docker.images import login_for, require_image
 from tests.support.waiting import HANG_SECONDS

@@ -28,7 +28,7 @@ from cloudtrain.runs.files import as_text
 from cloudtrain_wire.tuned_values import text_of
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
-    from cloudtrain.planning.reference import ResolvedImage
+    from cloudtrain.planning.registry import ResolvedImage
     from cloudtrain.providers.aws.section import AwsSection
 
 SOURCE = f"{TAG_PREFIX}source"

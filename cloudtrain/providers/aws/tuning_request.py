@@ -21,7 +21,7 @@ from cloudtrain.spec.sweep import Sweep
 from cloudtrain_wire.tuned_values import text_of
 
 if TYPE_CHECKING:
-    from cloudtrain.planning.reference import ResolvedImage
+    from cloudtrain.planning.registry import ResolvedImage
 
 SWEEP_TAG = f"{TAG_PREFIX}sweep"
 """Tag of the tuning job, and of each training job in it: the id of the sweep."""

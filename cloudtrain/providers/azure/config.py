@@ -9,7 +9,7 @@ from cloudtrain.extras import importing
 from cloudtrain.planning.target import CloudConfig
 
 if TYPE_CHECKING:
-    from cloudtrain.planning.reference import RegistryLogin
+    from cloudtrain.planning.registry import RegistryLogin
     from cloudtrain.providers.azure.client import Workspace
     from cloudtrain.runs.folder import RunFolder
 

@@ -23,7 +23,7 @@ from cloudtrain.providers.shared.uploads import upload_uri
 from cloudtrain.runs.files import as_text
 
 if TYPE_CHECKING:  # watching a run does not need pydantic
-    from cloudtrain.planning.reference import ResolvedImage
+    from cloudtrain.planning.registry import ResolvedImage
     from cloudtrain.providers.azure.section import AzureSection
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"

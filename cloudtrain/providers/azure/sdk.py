@@ -29,7 +29,8 @@ from azure.mgmt.core.exceptions import ARMErrorFormat
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from cloudtrain.errors import DENIED, CloudError, CloudtrainError
-from cloudtrain.planning.reference import TOKEN_USER, RegistryLogin, is_loopback
+from cloudtrain.planning.reference import is_loopback
+from cloudtrain.planning.registry import TOKEN_USER, RegistryLogin
 from cloudtrain.providers.azure.errors import ReadableAnswers, is_foreign, translated
 from cloudtrain.providers.azure.sovereign import cloud_of_registry
 from cloudtrain.providers.shared.idempotent_create import Attempt

@@ -32,7 +32,7 @@ from cloudtrain.spec.sweep import Sweep
 from cloudtrain_wire.tuned_values import plain_name, text_of
 
 if TYPE_CHECKING:
-    from cloudtrain.planning.reference import ResolvedImage
+    from cloudtrain.planning.registry import ResolvedImage
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/sweepJob.schema.json"
 

@@ -19,7 +19,8 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from cloudtrain.errors import CloudError
-from cloudtrain.planning.reference import ACR, TOKEN_USER, RegistryImage, RegistryLogin
+from cloudtrain.planning.reference import ACR
+from cloudtrain.planning.registry import TOKEN_USER, RegistryImage, RegistryLogin
 from cloudtrain.providers.docker.container_spec import ContainerSpec, environment
 from cloudtrain.providers.docker.errors import (
     missing_image,

@@ -22,14 +22,8 @@ from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError, SourceError, UsageError
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.recipe import LOCAL, Recipe, payload_archive, recipe_of
-from cloudtrain.planning.reference import (
-    ACR,
-    ECR,
-    RegistryLogin,
-    ResolvedImage,
-    parse_address,
-    without_tag,
-)
+from cloudtrain.planning.reference import ACR, ECR, parse_address, without_tag
+from cloudtrain.planning.registry import RegistryLogin, ResolvedImage
 from cloudtrain.planning.selection import select_image
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.aws.config import connect
@@ -39,7 +33,7 @@ from cloudtrain.providers.progress import Note, Progress
 from cloudtrain.version import __version__
 
 if TYPE_CHECKING:
-    from cloudtrain.planning.reference import RegistryImage
+    from cloudtrain.planning.registry import RegistryImage
     from cloudtrain.spec.model import JobSpec
 
 ANSWER_SECONDS = 15.0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.checkup import Check
     from cloudtrain.errors import Issue
     from cloudtrain.planning.plan import Plan
-    from cloudtrain.planning.reference import ResolvedImage
+    from cloudtrain.planning.registry import ResolvedImage
     from cloudtrain.providers.docker.emulator import DockerEmulator
     from cloudtrain.providers.rehearsal.base import EmulatedPlan
     from cloudtrain.runs.folder import RunFolder

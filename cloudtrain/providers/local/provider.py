@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # watching a run does not need pydantic
     from cloudtrain.checkup import Check
     from cloudtrain.errors import Issue
     from cloudtrain.planning.launch import Launch
-    from cloudtrain.planning.reference import ResolvedImage
+    from cloudtrain.planning.registry import ResolvedImage
     from cloudtrain.providers.rehearsal.base import EmulatedPlan, Emulator
     from cloudtrain.spec.model import JobSpec
 

@@ -16,7 +16,7 @@ import yaml
 
 from cloudtrain.api import doctor
 from cloudtrain.checkup import Check
-from cloudtrain.planning.reference import RegistryImage
+from cloudtrain.planning.registry import RegistryImage
 from cloudtrain.providers.azure import checkup as azure_checkup
 from cloudtrain.providers.azure import lookups
 from tests.fakes.azure.account import CLUSTER_IDENTITY, REGISTRY, VAULT

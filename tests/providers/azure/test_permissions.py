@@ -12,7 +12,7 @@ import pytest
 from cloudtrain.api import doctor
 from cloudtrain.api.run import Run
 from cloudtrain.diagnosis.rules import rule_of
-from cloudtrain.planning.reference import RegistryImage
+from cloudtrain.planning.registry import RegistryImage
 from cloudtrain.providers.azure.rights import READ_BLOBS, WRITE_BLOBS, rights_of
 from cloudtrain.runs.record import RunRecord
 from cloudtrain_launcher.stored_secrets import KeyVault
