@@ -10,7 +10,8 @@ from cloudtrain.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from cloudtrain.api.jobs import Job, load, plan, render, submit
-    from cloudtrain.api.lookup import find_run, list_runs
+    from cloudtrain.api.listing import list_runs
+    from cloudtrain.api.lookup import find_run
     from cloudtrain.api.run import Run
     from cloudtrain.api.selected_runs import RunFilter, best_first
     from cloudtrain.errors import (
@@ -36,7 +37,8 @@ _ERRORS = (
 )
 _HOMES = {
     **dict.fromkeys(_ERRORS, "errors"),
-    **dict.fromkeys(("find_run", "list_runs"), "api.lookup"),
+    "find_run": "api.lookup",
+    "list_runs": "api.listing",
     "Run": "api.run",
     **dict.fromkeys(("RunFilter", "best_first"), "api.selected_runs"),
     "plan_sweep": "sweeps.planning",

@@ -8,7 +8,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from cloudtrain.api.lookup import list_runs, may_start_late
+from cloudtrain.api.listing import list_runs
+from cloudtrain.api.open_runs import may_start_late
 from cloudtrain.api.selected_runs import RunFilter
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import StorageError, UsageError

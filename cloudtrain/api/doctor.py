@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from cloudtrain.api import jobs
-from cloudtrain.api.notification import expected, refusals
+from cloudtrain.api.notification import refusals
 from cloudtrain.api.preflight import preflight
 from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.checkup import Check, Question
@@ -18,6 +18,7 @@ from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker.checks import engine_check
 from cloudtrain.providers.docker.images import inspect_image, is_named
 from cloudtrain.providers.local.checkup import data_folder_check
+from cloudtrain.runs.store import NOTIFY_MARKS, RunStore
 from cloudtrain.settings import DEFAULT_PROVIDER
 from cloudtrain.spec.sources import FILE
 
@@ -79,7 +80,7 @@ def doctor(
 def receiver_checks(data_dir: Path) -> Iterator[Check]:
     """Yield a wrong check for each receiver that did not take its last messages, and why."""
     answers: dict[str, str] = {}
-    for name in sorted(expected(data_dir)):
+    for name in sorted(RunStore(data_dir).marked(NOTIFY_MARKS)):
         for line in refusals(data_dir, name):
             key, _, why = line.partition(": ")
             answers[key] = f"no, at the end of {name}: {why}"

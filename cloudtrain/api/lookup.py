@@ -1,48 +1,30 @@
-"""Search and list of runs, of this machine and of other machines in a cloud."""
+"""Search for a run, also among those of other machines in a cloud."""
 
 from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.api.notification import expected
 from cloudtrain.api.run import Run
-from cloudtrain.api.selected_runs import RunFilter
-from cloudtrain.api.shared_history import expect, mirror
-from cloudtrain.declaration import declaration_of
-from cloudtrain.errors import (
-    CloudError,
-    CloudtrainError,
-    RunExists,
-    RunNotFound,
-    StorageError,
-    UsageError,
-)
+from cloudtrain.api.shared_history import expect
+from cloudtrain.errors import CloudError, RunExists, RunNotFound
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.discovered_run import DiscoveredRun, KnownRuns
-from cloudtrain.runs.files import bytes_of, replace_text
+from cloudtrain.runs.files import replace_text
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.logs import Observation
-from cloudtrain.runs.state import RunState
 from cloudtrain.runs.state_names import ENDED
-from cloudtrain.runs.store import DAMAGED, RunStore, summaries, summary_of
+from cloudtrain.runs.store import RunStore, summaries
 from cloudtrain.runs.tombstones import tombstones
 from cloudtrain.settings import data_folder, load_settings
 from cloudtrain_wire.bounded_files import read_regular_file
 from cloudtrain_wire.events import Phase
-
-NOT_ASKED = "not asked"
-"""Prefix of the reason in a summary if the provider does not answer."""
-
-LATE_START_SECONDS = 86_400
-"""Time during which a list asks for a requested job that counts as not started."""
 
 _SYNCED_UNTIL_FILE = "asked.json"
 
@@ -197,96 +179,6 @@ def _write_synced_until(store: RunStore, until: dict[str, float]) -> None:
     with suppress(OSError):  # the next sync then reads all jobs
         text = json.dumps(_read_synced_until(store) | until)
         replace_text(store.data_dir / _SYNCED_UNTIL_FILE, text)
-
-
-def runs_going_on(*, data_dir: str | None = None) -> list[dict[str, Any]]:
-    """Summaries of all runs that have not ended, newest first."""
-    return [run for run in list_runs(data_dir=data_dir) if run["state"] not in (*ENDED, DAMAGED)]
-
-
-def list_runs(
-    *,
-    data_dir: str | None = None,
-    provider: str | None = None,
-    ask_clouds: bool = True,
-    only: RunFilter | None = None,
-) -> list[dict[str, Any]]:
-    """Return a summary of every run, newest first; its state is `damaged` if it cannot be read.
-
-    Each unfinished run is queried once, and so is one of the last day that counts as not
-    started after its request was sent. A cloud that does not answer is asked once, and `reason`
-    says so. `provider`: only runs of this one. `ask_clouds`: False lists runs in a cloud as last
-    seen. `only`: a filter by name, time and tags; `best_first` sorts. Each summary has the keys of
-    `cloudtrain list --json`; times are Unix timestamps.
-    """
-    store = _store(data_dir)
-    to_clean_up = store.runs_to_clean_up() | expected(store.data_dir)
-    unreachable: dict[str, str] = {}
-    listed = []
-
-    for summary in summaries(store):
-        if provider not in (None, summary["provider"]) or (only and not only.fits(summary)):
-            continue
-
-        if summary["run"] in to_clean_up and summary["state"] in ENDED:
-            with suppress(CloudtrainError):
-                _run_of(store, summary).status()
-        if _is_unsettled(store, summary):
-            summary = _updated(_run_of(store, summary), summary, unreachable, ask_clouds)
-        if summary["bytes"] is None:
-            summary = {**summary, "bytes": bytes_of(store.runs_dir / summary["run"])}
-
-        listed.append(summary)
-
-    mirror(store.data_dir, at_once=True)
-    return listed
-
-
-def _run_of(store: RunStore, summary: Mapping[str, Any]) -> Run:
-    return Run(RunFolder(store.runs_dir / summary["run"]))
-
-
-def _is_unsettled(store: RunStore, summary: Mapping[str, Any]) -> bool:
-    """Return whether a run's provider may know more than its summary."""
-    if summary["state"] == DAMAGED or summary["submitted"]:
-        return summary["state"] not in (*ENDED, DAMAGED)
-
-    try:
-        state = _run_of(store, summary).cached_status()
-    except StorageError:  # just removed or damaged
-        return False
-
-    return not state.has_ended or may_start_late(state, time.time())
-
-
-def may_start_late(state: RunState, now: float) -> bool:
-    """Return whether a run that ended as not started may still turn out to have a job."""
-    return state.may_have_started and now - state.requested < LATE_START_SECONDS
-
-
-def _updated(
-    run: Run, summary: dict[str, Any], unreachable: dict[str, str], ask_clouds: bool
-) -> dict[str, Any]:
-    """Return the summary after asking the run's provider; `unreachable` gets its error."""
-    where = summary["provider"]
-    try:
-        if where and not ask_clouds and declaration_of(where).is_remote:
-            return summary
-
-        if where not in unreachable:
-            state = run.status()
-            return summary_of(state)
-    except CloudError as error:
-        unreachable[where] = error.message
-    except UsageError as error:
-        return {**summary, "reason": f"{NOT_ASKED}: {error.message}"}
-    except StorageError as error:
-        return {**summary, "state": DAMAGED, "reason": error.message}
-
-    if summary["state"] in ENDED:
-        return summary
-
-    return {**summary, "reason": f"{NOT_ASKED}: {unreachable[where]}"}
 
 
 def _store(data_dir: str | None) -> RunStore:

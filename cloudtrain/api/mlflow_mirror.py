@@ -16,14 +16,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.api.shared_history import FOLDER, LOCK, Mark, marks
+from cloudtrain.api.shared_history import LOCK, Mark, marks
 from cloudtrain.providers.shared.idempotent_create import may_appear
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.in_use import in_use
 from cloudtrain.runs.metric_points import MetricPoint, metric_points
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState, SeenEvents, explain
-from cloudtrain.runs.store import submitted_at, sweep_ids, sweep_of_run
+from cloudtrain.runs.store import HISTORY_MARKS, submitted_at, sweep_ids, sweep_of_run
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain_wire.events import Cursor
 from cloudtrain_wire.file_locks import acquire, locked
@@ -369,7 +369,7 @@ def run(data_dir: Path, words: list[str]) -> None:
     if not uri:
         return
 
-    lock = acquire(data_dir / FOLDER / LOCK, wait=False) if not words else None
+    lock = acquire(data_dir / HISTORY_MARKS / LOCK, wait=False) if not words else None
     if not words and lock is None:  # another process does it
         return
 
@@ -383,7 +383,7 @@ def run(data_dir: Path, words: list[str]) -> None:
     masker.add(secrets_in(dict(os.environ)))
     experiment = Experiment(MlflowClient(tracking_uri=uri), settings["mlflow.experiment"])
     if words:
-        make_run(experiment, Mark(data_dir / FOLDER / words[0]))
+        make_run(experiment, Mark(data_dir / HISTORY_MARKS / words[0]))
     else:
         bring_runs(experiment, data_dir)
 

@@ -13,13 +13,14 @@ from cloudtrain.api.shared_history import mirror
 from cloudtrain.errors import CloudError, StorageError, UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.protocol import Provider
-from cloudtrain.providers.shared.idempotent_create import may_appear
+from cloudtrain.runs import index
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.logs import LogBlock, LogLine, LogReader, Observation
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.store import RunStore, forget_run, index_run
+from cloudtrain.runs.store import CLEANUP_MARKS, RunStore
+from cloudtrain.runs.summary import index_run
 from cloudtrain_wire.events import Cursor, Event
 
 MAX_BACKOFF = 16
@@ -65,7 +66,7 @@ class RunMonitor:
         if has_events and self.history.unstored is None:
             index_run(self.folder, self.state)
         if had_ended and not self.state.has_ended:
-            forget_run(self.folder)
+            index.remove(self.folder.path.parents[1])
 
     def record_stop(self, observation: Observation) -> None:
         """Write the effect of a stop, flushed to disk. A disk error does not prevent the stop."""
@@ -100,8 +101,7 @@ class RunMonitor:
             message = f"run {self.folder.run_id} is damaged: its events do not tell how it began"
             raise StorageError(message, hint=hint)
 
-        is_settled = self.state.has_ended and not may_appear(self.state, time.time())
-        if not is_settled and self._is_poll_due():
+        if not self._is_settled() and self._is_poll_due():
             try:
                 self.observe()
                 self._backoff = 1
@@ -114,12 +114,11 @@ class RunMonitor:
                 self.last_error = error.message
 
             self.history.read()
-            is_settled = self.state.has_ended and not may_appear(self.state, time.time())
         elif self.state.has_ended and not self._last_poll:
             self._last_poll = time.monotonic()
             self._clean_up()
 
-        has_settled = is_settled and not self._has_told
+        has_settled = self._is_settled() and not self._has_told
         if has_settled:
             self._has_told = True
             send_in_background(self.folder)
@@ -127,6 +126,15 @@ class RunMonitor:
         mirror(self.folder.path.parents[1], at_once=has_settled)
 
         return self.state
+
+    def _is_settled(self) -> bool:
+        """Return whether a run has ended, and its job cannot appear after all."""
+        if not self.state.may_have_started:
+            return self.state.has_ended
+
+        from cloudtrain.providers.shared.idempotent_create import may_appear  # it loads plans
+
+        return self.state.has_ended and not may_appear(self.state, time.time())
 
     def sync_logs(self, *, retry: bool) -> CloudError | StorageError | None:
         """Copy new log lines to the run folder. Return the error of cloud or disk, if any."""
@@ -172,7 +180,7 @@ class RunMonitor:
 
     def _clean_up(self) -> None:
         """Ask the provider to remove leftovers of a run on this machine."""
-        if self.folder.run_id in RunStore(self.folder.path.parents[1]).runs_to_clean_up():
+        if self.folder.run_id in RunStore(self.folder.path.parents[1]).marked(CLEANUP_MARKS):
             self.observe()
 
 

@@ -26,13 +26,12 @@ from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState, explain
+from cloudtrain.runs.store import NOTIFY_MARKS
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain_wire.bounded_files import read_regular_text
 from cloudtrain_wire.file_locks import acquire
 from cloudtrain_wire.secret_values import masker, secrets_in
 
-FOLDER = "notify"
-"""Folder with one entry per run whose end no receiver knows yet."""
 PAUSES = (0, 5, 30)
 """Seconds before each attempt; a later command that looks at the run tries again."""
 MAX_AGE_SECONDS = 7 * 86400
@@ -51,21 +50,13 @@ def expect(run: RunFolder, settings: Settings) -> None:
             os.close(private_opener(str(mark), os.O_WRONLY | os.O_CREAT))
 
 
-def expected(data_dir: Path) -> frozenset[str]:
-    """Return the ids of runs whose end no receiver knows yet."""
-    try:
-        return frozenset(os.listdir(data_dir / FOLDER))  # noqa: PTH208
-    except OSError:
-        return frozenset()
-
-
 def refusals(data_dir: Path, name: str) -> list[str]:
     """Return `slack: HTTP Error 404: Not Found` of each receiver that did not take a message yet.
 
     `name`: id of the run or sweep.
     """
     with suppress(OSError):
-        lines = read_regular_text(data_dir / FOLDER / name).splitlines()
+        lines = read_regular_text(data_dir / NOTIFY_MARKS / name).splitlines()
         return [line for line in lines if line not in RECEIVERS]
 
     return []
@@ -217,7 +208,7 @@ def _post(reference: str, body: bytes) -> None:
 
 
 def _mark(run: RunFolder) -> Path:
-    return run.path.parents[1] / FOLDER / run.run_id
+    return run.path.parents[1] / NOTIFY_MARKS / run.run_id
 
 
 if __name__ == "__main__":

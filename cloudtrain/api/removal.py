@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.api.context import submitter
 from cloudtrain.api.costs import cost_of, is_billed
-from cloudtrain.api.lookup import import_remote_runs, may_start_late
-from cloudtrain.api.notification import expected
-from cloudtrain.api.shared_history import FOLDER
+from cloudtrain.api.lookup import import_remote_runs
+from cloudtrain.api.open_runs import may_start_late
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.progress import Note
@@ -33,15 +32,18 @@ from cloudtrain.runs.in_use import claimed
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state_names import ENDED
 from cloudtrain.runs.store import (
+    CLEANUP_MARKS,
+    HISTORY_MARKS,
+    NOTIFY_MARKS,
     SWEEPS,
     USED,
     RunStore,
     submitted_at,
     summaries,
-    summary_of,
     sweep_ids,
     sweep_of_run,
 )
+from cloudtrain.runs.summary import summary_of
 from cloudtrain.runs.tombstones import bury
 from cloudtrain_wire.bounded_files import read_regular_file
 from cloudtrain_wire.environments import COMPLETE
@@ -132,7 +134,7 @@ class Removal:
         state = fold(name, RunFolder(thing.path).each_event())
         sweep = sweep_of_run(name, self._sweeps)
         now = time.time()
-        unsettled = self._store.runs_to_clean_up() | expected(self._store.data_dir)
+        unsettled = self._store.marked(CLEANUP_MARKS) | self._store.marked(NOTIFY_MARKS)
         reasons = {
             "its events do not tell whether it runs": not state.created,
             f"it is {state.state}; cloudtrain stop {name}": not state.has_ended,
@@ -332,7 +334,7 @@ def _bury(data_dir: Path, thing: Removable) -> None:
         now = time.time()
         line |= {**cost_of(folder, summary, now), "bytes": thing.bytes, "removed": now}
         bury(data_dir, {**line, "remote": thing.remote is not None if is_billed(line) else None})
-        (data_dir / FOLDER / thing.name).unlink(missing_ok=True)
+        (data_dir / HISTORY_MARKS / thing.name).unlink(missing_ok=True)
 
 
 def _move_aside(data_dir: Path, thing: Removable) -> None:

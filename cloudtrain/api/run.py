@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +60,8 @@ class Run:
         try:
             return card(self.cached_status(), time.time())
         except StorageError as error:
+            from html import escape  # rarely needed
+
             return escape(f"{self!r}: {error}")
 
     @property

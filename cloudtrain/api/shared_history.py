@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import Outcome, UsageError
 from cloudtrain.runs.files import make_private_folder
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.store import sweep_ids, sweep_of_run
+from cloudtrain.runs.store import HISTORY_MARKS, sweep_ids, sweep_of_run
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain_wire.bounded_files import read_regular_text
 from cloudtrain_wire.file_locks import is_locked
@@ -30,8 +30,6 @@ from cloudtrain_wire.file_locks import is_locked
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
 
-FOLDER = "mlflow"
-"""Folder with one entry per run that the server lacks, in whole or in part."""
 LOCK = ".lock"
 """File in that folder, locked by the process that brings runs to the server."""
 MODULE = "cloudtrain.api.mlflow_mirror"
@@ -101,7 +99,7 @@ class Mark:
 
 def marks(data_dir: Path) -> list[Mark]:
     """Return the marks of all runs that the server lacks."""
-    folder = data_dir / FOLDER
+    folder = data_dir / HISTORY_MARKS
     with suppress(OSError):
         return [Mark(folder / name) for name in sorted(os.listdir(folder)) if name[0] != "."]  # noqa: PTH208
 
@@ -113,7 +111,7 @@ def expect(data_dir: Path, run_id: str, settings: Settings) -> Mark | None:
     if not settings.get("mlflow.uri"):
         return None
 
-    mark = Mark(data_dir / FOLDER / run_id)
+    mark = Mark(data_dir / HISTORY_MARKS / run_id)
     with suppress(OSError):
         make_private_folder(mark.path.parent)
         mark.path.touch(0o600)
@@ -226,7 +224,7 @@ def mirror(data_dir: Path, *, at_once: bool = False) -> None:
         runs = "1 run" if len(errors) == 1 else f"{len(errors)} runs"
         logging.getLogger(__name__).warning(message, runs, errors[-1])
 
-    is_busy = is_locked(data_dir / FOLDER / LOCK)
+    is_busy = is_locked(data_dir / HISTORY_MARKS / LOCK)
     if not is_busy and any(mark.is_behind or _is_dropped(mark) for mark in waiting):
         _start(data_dir)
 

@@ -10,16 +10,9 @@ from cloudtrain.api.run import Run
 from cloudtrain.cli.output import print_message
 from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
 from cloudtrain.runs.record import RunRecord
-from cloudtrain.runs.state_names import ENDED
-from cloudtrain.runs.store import (
-    DAMAGED,
-    SWEEPS,
-    RunStore,
-    Submission,
-    submissions,
-    summaries,
-    sweep_named,
-)
+from cloudtrain.runs.state_names import DAMAGED, ENDED
+from cloudtrain.runs.store import SWEEPS, RunStore, summaries, sweep_named
+from cloudtrain.runs.submissions import Submission, submissions
 from cloudtrain.settings import data_folder
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cloudtrain.api.lookup import import_remote_runs, list_runs
+from cloudtrain.api.listing import list_runs, newest_runs
 from cloudtrain.api.selected_runs import RunFilter, best_first, metric_of
 from cloudtrain.cli.options import (
     data_dir,
@@ -21,6 +21,8 @@ from cloudtrain.cli.output import command, print_json, print_message, print_outp
 from cloudtrain.cli.runs_table import is_as_last_seen, kept_machines, table_of, with_sweeps
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.runs.state_names import STATES
+from cloudtrain.runs.store import sweep_ids
+from cloudtrain.settings import data_folder
 
 DEFAULT_LIMIT = 20
 
@@ -77,12 +79,20 @@ def list_command(
     if since is not None:
         only = replace(only, since=parse_since(since))
     if provider is not None:
+        from cloudtrain.api.lookup import import_remote_runs  # slow to import
+
         try:
             import_remote_runs(provider, data_dir=folder, everything=everything)
         except StorageError as error:
             print_message(f"note: new runs of other machines are not listed: {error.message}")
 
-    runs = list_runs(data_dir=folder, provider=provider, only=only)
+    chooses = options["sort"] or options["best"] or provider or state or only != RunFilter()
+    left_out = 0
+    if everything or as_json or chooses or sweep_ids(data_folder(folder)):
+        runs = list_runs(data_dir=folder, provider=provider, only=only)
+    else:
+        runs, left_out = newest_runs(DEFAULT_LIMIT, folder)
+
     if state is not None:
         runs = [run for run in runs if run["state"] == state]
 
@@ -127,8 +137,9 @@ def list_command(
         if (run["kept_until"] or 0) > now:
             print_message(f"{run['run']}: {kept_machines(run['run'], run['kept_until'] - now)}")
 
-    if len(shown) < len(runs):
-        print_message(f"({len(runs) - len(shown)} more: {command('list', '--all')})")
+    left_out += len(runs) - len(shown)
+    if left_out:
+        print_message(f"({left_out} more: {command('list', '--all')})")
 
 
 def _best(runs: list[dict[str, Any]], metric: str) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ Command = Callable[..., Any]
 
 
 def _run_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    from cloudtrain.api.lookup import list_runs
+    from cloudtrain.api.listing import list_runs
 
     runs = list_runs(data_dir=ctx.find_root().params.get("data_dir"), ask_clouds=False)
     ids = ["last", *(run["run"] for run in runs)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cloudtrain.api.lookup import list_runs
+from cloudtrain.api.listing import list_runs
 from cloudtrain.api.removal import prunable, with_remote
 from cloudtrain.cli.options import data_dir, json_option
 from cloudtrain.cli.output import print_message

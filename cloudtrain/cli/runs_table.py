@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cloudtrain.api.lookup import NOT_ASKED
+from cloudtrain.api.listing import NOT_ASKED
 from cloudtrain.api.selected_runs import metric_of, value_of
 from cloudtrain.cli.output import (
     MAX_NAME,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloudtrain.api.lookup import runs_going_on
+from cloudtrain.api.listing import runs_going_on
 from cloudtrain.api.notification import refusals
 from cloudtrain.api.run import Run
 from cloudtrain.cli.chosen_run import chosen

@@ -9,3 +9,6 @@ STATES = ("submitting", "pending", "running", "stopping", *ENDED)
 
 WAITING = "waiting for capacity"
 """Phase of a job without a machine yet, on every cloud."""
+
+DAMAGED = "damaged"
+"""Listed state of an unreadable run."""

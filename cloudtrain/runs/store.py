@@ -1,45 +1,32 @@
-"""Runs in a data folder: create one, find one by its id, or list them by an index.
-
-The index has one line per ended run, so that a list opens one file. It is a cache: run folders
-decide, and missing runs are read from their folders.
-"""
+"""Runs in a data folder: create one, find one by its id, or list them."""
 
 from __future__ import annotations
 
-import json
-import math
+import heapq
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import RunNotFound, StorageError, did_you_mean
+from cloudtrain.runs import index
 from cloudtrain.runs.files import (
     DATA_DIR_HINT,
-    bytes_of,
     make_private_folder,
     new_folder,
     restrict_permissions,
     storing,
-    strict_json,
 )
-from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import PLAN, SUBMIT_LOCK, RunFolder
-from cloudtrain.runs.record import RunRecord
-from cloudtrain.runs.state import RunState, explain
-from cloudtrain.runs.state_names import ENDED
-from cloudtrain_wire.bounded_files import read_regular_file
-from cloudtrain_wire.file_locks import FileLock, acquire, locked
+from cloudtrain_wire.file_locks import FileLock, acquire
 from cloudtrain_wire.process_identity import ProcessIdentity
 
 if TYPE_CHECKING:
-    from cloudtrain_wire.events import Billing, Event
+    from cloudtrain_wire.events import Event
 
 
 SWEEPS = "sweeps"
@@ -48,56 +35,20 @@ SWEEPS = "sweeps"
 _TRIAL = re.compile(r"(.+)(?:-t[0-9]{3,}(?:-[0-9]+)?|-[0-9]{3,}-[0-9a-z]{8}|_[0-9]+)")
 """Second form: training jobs of SageMaker's tuning jobs. Third: children of Azure ML's sweep jobs."""
 
-MAX_INDEX_BYTES = 1 << 28
-"""Limit of the index: lines of about a million runs."""
-
 USED = ".used"
 """Suffix of an empty file beside a source: its time is the last use by a submit."""
 
 REMOVAL_LOCK = "removal.lock"
 """File that a removal locks, and that the creation of a run shares."""
 
-CLEANUP_FOLDER = "leftovers"
+CLEANUP_MARKS = "leftovers"
 """Folder with one entry per run that may have left something outside its own folder."""
 
-_TEXT = (str,)
-_COUNT = (int,)
-_MAPPING = (dict,)
-_TIME = (int, float)
-_NUMBER_OR_NONE = (int, float, type(None))
-_SUMMARY_FIELDS: dict[str, tuple[type, ...]] = {
-    "run": _TEXT,
-    "name": _TEXT,
-    "state": _TEXT,
-    "reason": _TEXT,
-    "cause": _TEXT,
-    "provider": _TEXT,
-    "contract": _TEXT,
-    "nodes": _COUNT,
-    "processes": _COUNT,
-    "created": _TIME,
-    "started": _NUMBER_OR_NONE,
-    "ended": _NUMBER_OR_NONE,
-    "owner": _TEXT,
-    "submitted": (bool,),
-    "kept_until": _NUMBER_OR_NONE,
-    "billed_seconds": _NUMBER_OR_NONE,
-    "usd": _NUMBER_OR_NONE,
-    "arguments": _MAPPING,
-    "tags": _MAPPING,
-    "metrics": _MAPPING,
-    "best": _MAPPING,
-    "bytes": _COUNT,
-}
-"""Fields of a summary, with the types that JSON gives them."""
-_MAX_TIMESTAMP = 253_402_300_800
-"""The year 10,000, as a Unix timestamp."""
+NOTIFY_MARKS = "notify"
+"""Folder with one entry per run whose end no receiver knows yet."""
 
-MAX_LISTED = 32
-"""Maximum number of arguments and of metrics of a run in the index; others are in its folder."""
-
-DAMAGED = "damaged"
-"""Listed state of an unreadable run."""
+HISTORY_MARKS = "mlflow"
+"""Folder with one entry per run that the server of MLflow lacks, in whole or in part."""
 
 
 def trial_run_id(sweep_id: str, trial: int, attempt: int) -> str:
@@ -211,12 +162,10 @@ class RunStore:
 
     def _drop_from_index(self, run_id: str) -> None:
         """Delete the index if it lists a removed run of that id. It is written again later."""
-        index = self.data_dir / "index.jsonl"
         with suppress(OSError):
-            content = read_regular_file(index, MAX_INDEX_BYTES)
-            is_listed = f'"run":"{run_id}"'.encode() in content
+            is_listed = index.has_run(self.data_dir, run_id)
             if is_listed and not (self.runs_dir / run_id).exists():
-                index.unlink()
+                index.remove(self.data_dir)
 
     def ids(self) -> list[str]:
         """Return all run ids, unordered. Raise StorageError if the folder cannot be read."""
@@ -229,10 +178,10 @@ class RunStore:
         except OSError as error:
             raise StorageError(f"{self.runs_dir}: {error.strerror}", hint=DATA_DIR_HINT) from None
 
-    def runs_to_clean_up(self) -> frozenset[str]:
-        """Return ids of runs whose provider may have to remove something; often empty."""
+    def marked(self, folder: str) -> frozenset[str]:
+        """Return the names in one of the folders with marks; often empty."""
         try:
-            return frozenset(path.name for path in (self.data_dir / CLEANUP_FOLDER).iterdir())
+            return frozenset(os.listdir(self.data_dir / folder))  # noqa: PTH208
         except OSError:
             return frozenset()
 
@@ -273,49 +222,9 @@ class RunStore:
         return matches[0]
 
     def _is_own(self, run_id: str) -> bool:
+        from cloudtrain.runs.record import RunRecord  # a list needs no documents
+
         return not RunRecord(RunFolder(self.runs_dir / run_id)).is_of_another_machine
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """Run or sweep that this machine submitted."""
-
-    folder: RunFolder
-    """Folder; a sweep's has the documents of a run, too."""
-    is_sweep: bool
-
-    @property
-    def id(self) -> str:
-        """Id of the run or the sweep."""
-        return self.folder.run_id
-
-    @property
-    def places(self) -> frozenset[str]:
-        """Folder of the job and folder of the command; empty if the plan cannot be read."""
-        return RunRecord(self.folder).places
-
-    def is_from(self, folder: Path) -> bool:
-        """Return whether it was submitted from `folder`, or its job lies there."""
-        return str(folder) in self.places
-
-
-def submissions(store: RunStore, without: Collection[str] = ()) -> Iterator[Submission]:
-    """Yield runs and sweeps of this machine, newest first. Trials are left out, and these runs.
-
-    Raise StorageError if the folder of all runs cannot be read.
-    """
-    sweeps = sweep_ids(store.data_dir)
-    candidates = [
-        Submission(RunFolder(store.data_dir / SWEEPS / sweep), is_sweep=True) for sweep in sweeps
-    ]
-    for run_id in store.ids():
-        if run_id not in without and not sweep_of_run(run_id, sweeps):
-            candidates.append(Submission(RunFolder(store.runs_dir / run_id), is_sweep=False))
-
-    candidates.sort(key=lambda submission: submitted_at(submission.folder), reverse=True)
-    for candidate in candidates:
-        if not RunRecord(candidate.folder).is_of_another_machine:
-            yield candidate
 
 
 def submitted_at(run: RunFolder) -> int:
@@ -332,110 +241,46 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
 
     A run that has not ended is read from its own events. An unreadable run is listed as damaged.
     """
-    ids = set(store.ids())
-    lines = _read(store)
-    valid = [line for line in lines if _is_valid(line)]
-    if len(valid) < len(lines):  # of an earlier version, or damaged
-        _remove_index(store)
-        valid = []
-
-    indexed = {line["run"]: line for line in valid if line["run"] in ids}
-    fresh = []
-    for run_id in ids - indexed.keys():
-        folder = RunFolder(store.runs_dir / run_id)
-        try:
-            state = fold(run_id, folder.each_event())
-        except StorageError as error:
-            indexed[run_id] = _damaged(folder, error.message)
-            continue
-
-        if not state.created:
-            indexed[run_id] = _damaged(folder, "its events do not tell how it began")
-            continue
-
-        indexed[run_id] = summary_of(state)
-        if _belongs(state):
-            indexed[run_id]["bytes"] = bytes_of(folder.path)
-            fresh.append(indexed[run_id])
-
-    if fresh:
-        _append(store, fresh)
-    return sorted(indexed.values(), key=lambda s: s["created"], reverse=True)
+    return newest_summaries(store, sys.maxsize)[0]
 
 
-def index_run(folder: RunFolder, state: RunState) -> None:
-    """Add an ended run to the index. Disk errors are ignored."""
-    if _belongs(state):
-        summary = summary_of(state) | {"bytes": bytes_of(folder.path)}
-        _append(RunStore(folder.path.parents[1]), [summary])
+def newest_summaries(
+    store: RunStore, most: int, also: Set[str] = frozenset()
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the summaries of the newest runs, and the number of runs that were left out.
 
-
-def forget_run(folder: RunFolder) -> None:
-    """Delete the index when an ended run continues. It is written again later."""
-    _remove_index(RunStore(folder.path.parents[1]))
-
-
-def _remove_index(store: RunStore) -> None:
-    with suppress(OSError):
-        (store.data_dir / "index.jsonl").unlink()
-
-
-def _belongs(state: RunState) -> bool:
-    """Return whether a run is final. A job that counts as not started may still appear."""
-    return state.has_ended and not state.may_have_started
-
-
-def summary_of(state: RunState) -> dict[str, Any]:
-    """Return the fields of a state for a list. Times are Unix timestamps.
-
-    `metrics` has the last values, `best` the best ones, where the name tells which those are.
-    `bytes`, the size of the run's folder, is None: who knows the folder adds it.
+    None is left out that goes on, keeps machines, was not started, or is among `also`.
     """
-    document = state.to_json() | {"cause": "", "billed_seconds": None, "usd": None, "bytes": None}
-    if bill := state.billing:
-        document["billed_seconds"] = _billed_seconds(bill)
-        document["usd"] = bill.usd
-    if state.state == "failed":
-        document["cause"] = explain(state)
+    ids = set(store.ids())
+    lines = {}
+    wanted = []
+    settled = []
+    for run, line in index.read(store.data_dir).items():
+        if run not in ids:
+            continue
 
-    document["arguments"] = dict(islice(state.arguments.items(), MAX_LISTED))
-    document["tags"] = state.tags
-    document["metrics"] = {}
-    document["best"] = {}
-    known_first = sorted(state.series.values(), key=lambda series: series.best is None)
-    for series in known_first[:MAX_LISTED]:
-        document["metrics"][series.name] = _finite(series.last[0])
-        if series.best:
-            document["best"][series.name] = _finite(series.best[0])
+        lines[run] = line
+        is_settled = line[1] and run not in also
+        if is_settled:
+            settled.append(line)
+        else:
+            wanted.append(line)
 
-    return {field: document[field] for field in _SUMMARY_FIELDS}
+    wanted += heapq.nlargest(most, settled)
+    listed = index.summaries(store.data_dir, wanted)
+    if listed is None:
+        listed = []
+        lines = {}
 
+    missing = ids - lines.keys()
+    left_out = len(lines) - len(listed)
+    if missing:
+        from cloudtrain.runs.summary import read_summaries  # slow to import
 
-def _finite(value: float) -> float | None:
-    """Return a number that JSON has, or None."""
-    return value if math.isfinite(value) else None
+        folders = [RunFolder(store.runs_dir / run_id) for run_id in missing]
+        listed += read_summaries(folders, store.data_dir)
 
-
-def _billed_seconds(bill: Billing) -> float | None:
-    """Return the billed seconds of each machine, also while it was kept."""
-    seconds = bill.billable_seconds
-    if seconds is None:
-        seconds = bill.training_seconds
-    if seconds is None:
-        return None
-
-    return seconds + (bill.kept_seconds or 0)
-
-
-def _damaged(folder: RunFolder, reason: str) -> dict[str, Any]:
-    """Return the summary of an unreadable run, with the time of its folder."""
-    try:
-        created = folder.path.stat().st_mtime
-    except OSError:
-        created = 0
-
-    state = RunState(run_id=folder.run_id, state=DAMAGED, reason=reason, created=created)
-    return summary_of(state)
+    return sorted(listed, key=itemgetter("created"), reverse=True), left_out
 
 
 def _lock_of_submission(folder: Path) -> FileLock:
@@ -443,55 +288,3 @@ def _lock_of_submission(folder: Path) -> FileLock:
     assert lock is not None  # noqa: S101  (it has waited)
     os.write(lock.file, ProcessIdentity.own_text().encode())
     return lock
-
-
-def _is_valid(line: Any) -> bool:
-    """Return whether a line of the index has all fields with possible values."""
-    if not isinstance(line, dict):
-        return False
-
-    if not _are_of_a_summary(tuple(line), tuple(map(type, line.values()))):
-        return False
-
-    numbers = {*map(type, line["metrics"].values()), *map(type, line["best"].values())}
-    if not numbers.issubset(_NUMBER_OR_NONE):
-        return False
-
-    for field in ("created", "started", "ended", "kept_until"):
-        if not 0 <= (line[field] or 0) < _MAX_TIMESTAMP:
-            return False
-
-    return line["state"] in ENDED
-
-
-@lru_cache  # most lines of an index have the same types
-def _are_of_a_summary(fields: tuple[str, ...], types: tuple[type, ...]) -> bool:
-    """Return whether a line with these fields, and values of these types, is a summary."""
-    found = dict(zip(fields, types, strict=True))
-    return all(found.get(field) in wanted for field, wanted in _SUMMARY_FIELDS.items())
-
-
-def _read(store: RunStore) -> list[Any]:
-    try:
-        data = read_regular_file(store.data_dir / "index.jsonl", MAX_INDEX_BYTES)
-    except OSError:
-        return []
-
-    lines = data[: data.rfind(b"\n")]
-    if not lines:
-        return []
-
-    try:
-        summaries_read: list[Any] = json.loads(b"[" + lines.replace(b"\n", b",") + b"]")
-        return summaries_read
-    except (ValueError, RecursionError):
-        _remove_index(store)  # it is a cache and is written again, if the disk allows
-        return []
-
-
-def _append(store: RunStore, fresh: list[dict[str, Any]]) -> None:
-    lines = "".join(strict_json(summary, separators=(",", ":")) + "\n" for summary in fresh)
-    flags = os.O_WRONLY | os.O_APPEND
-    with suppress(OSError), locked(store.data_dir / "index.jsonl", flags=flags) as file:
-        # Half a surrogate pair stays an escape.
-        os.write(file, lines.encode("utf-8", "backslashreplace"))

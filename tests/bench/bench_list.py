@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from cloudtrain.api import jobs as api
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.fold import fold
-from cloudtrain.runs.store import RunStore, summary_of
+from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.summary import summary_of
 from tests.bench.measure import (
     BIN,
     Comparison,

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.api.shared_history import FOLDER, LOCK, Mark
+from cloudtrain.api.shared_history import LOCK, Mark
+from cloudtrain.runs.store import HISTORY_MARKS
 from cloudtrain_wire.file_locks import is_locked
 from tests.support.command_line import CommandLine
 from tests.support.waiting import eventually
@@ -110,7 +111,7 @@ def points(server: str, run: dict[str, Any], key: str) -> list[tuple[int, float]
 
 def sent_end(cli: CommandLine, server: str, run_id: str) -> dict[str, Any]:
     """Wait until the server has the end of a run, with the help of `list`; return the run there."""
-    folder = cli.data / FOLDER
+    folder = cli.data / HISTORY_MARKS
 
     def look() -> bool:
         if not is_locked(folder / LOCK):
@@ -134,7 +135,7 @@ def test_a_run_is_in_the_shared_history_once_although_the_sender_is_killed(
 ) -> None:
     cli.env["CLOUDTRAIN_MLFLOW_URI"] = server
     assert cli.run("submit", "--run-id", "a-1", "--detach").code == 0
-    folder = cli.data / FOLDER
+    folder = cli.data / HISTORY_MARKS
     for _ in range(3):
         cli.run("status", "a-1")
         kill_holder(folder / LOCK)
@@ -155,11 +156,13 @@ def test_a_server_that_comes_back_gets_what_it_missed(cli: CommandLine, server: 
     cli.env["CLOUDTRAIN_MLFLOW_URI"] = f"http://127.0.0.1:{free_port()}"
     result = cli.run("submit", "--run-id", "b-1")
     assert result.code == 0
-    mark = Mark(cli.data / FOLDER / "b-1")
+    mark = Mark(cli.data / HISTORY_MARKS / "b-1")
     eventually(lambda: mark.read().get("error"))
     assert "behind by 1 run" in cli.run("list").err
 
-    kill_holder(cli.data / FOLDER / LOCK)  # it goes on for half a minute with the old address
+    kill_holder(
+        cli.data / HISTORY_MARKS / LOCK
+    )  # it goes on for half a minute with the old address
     cli.env["CLOUDTRAIN_MLFLOW_URI"] = server
     run = sent_end(cli, server, "b-1")
     assert len(points(server, run, "loss")) == 40

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.api.lookup import list_runs
+from cloudtrain.api.listing import list_runs
 from cloudtrain.sweeps.journal import (
     DRIVER_LOCK,
     JOURNAL,

@@ -12,7 +12,8 @@ import pytest
 
 import cloudtrain
 from cloudtrain.api.costs import costs, totals
-from cloudtrain.api.lookup import import_remote_runs, list_runs
+from cloudtrain.api.listing import list_runs
+from cloudtrain.api.lookup import import_remote_runs
 from cloudtrain.api.removal import removable, remove
 from cloudtrain.runs.store import RunStore
 from tests.providers.sites import Site

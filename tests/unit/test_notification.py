@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from cloudtrain.api import notification
-from cloudtrain.api.notification import FOLDER, expect, expected, refusals, send
+from cloudtrain.api.notification import expect, refusals, send
 from cloudtrain.errors import SpecError
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.store import NOTIFY_MARKS, RunStore
 from cloudtrain.settings import load_settings
 from cloudtrain.spec.search_space import Choice
 from cloudtrain.sweeps import background
@@ -91,7 +91,7 @@ def test_a_command_and_both_kinds_of_webhooks_get_the_end(
     assert "a &lt; b" in slack["text"]
     assert "Traceback" not in str(requests)
     assert (tmp_path / "told").read_text().startswith(plain["text"] + '{"run": "a-1"')
-    assert expected(home.data_dir) == frozenset()
+    assert home.marked(NOTIFY_MARKS) == frozenset()
     assert masker.mask_text(f"http://127.0.0.1:{port}/secret-path") == "***"
 
 
@@ -102,7 +102,7 @@ def test_a_receiver_that_is_gone_is_asked_again_by_a_later_command(
         monkeypatch.setenv("HOOK", f"http://127.0.0.1:{server.getsockname()[1]}/")
 
     assert not told_by(run, monkeypatch, webhook="env:HOOK")
-    assert expected(home.data_dir) == {"a-1"}
+    assert home.marked(NOTIFY_MARKS) == {"a-1"}
 
     started = without_processes(monkeypatch)
     for words in (("status", "a-1"), ("list",), ("list",)):
@@ -126,18 +126,18 @@ def test_a_receiver_that_is_gone_neither_silences_nor_repeats_the_others(
         assert not told_by(run, monkeypatch, **values)
         assert not send(run)
         assert len(requests) == 1
-        assert expected(home.data_dir) == {"a-1"}
+        assert home.marked(NOTIFY_MARKS) == {"a-1"}
 
-        os.utime(home.data_dir / FOLDER / "a-1", (0, 0))
+        os.utime(home.data_dir / NOTIFY_MARKS / "a-1", (0, 0))
         monkeypatch.setattr(notification, "MAX_AGE_SECONDS", 60)
         assert send(run)
 
-    assert expected(home.data_dir) == frozenset()
+    assert home.marked(NOTIFY_MARKS) == frozenset()
 
 
 def test_without_the_setting_nothing_is_noted(run: RunFolder, home: RunStore) -> None:
     expect(run, load_settings(run.path))
-    assert not (home.data_dir / FOLDER).exists()
+    assert not (home.data_dir / NOTIFY_MARKS).exists()
 
 
 @pytest.mark.parametrize("address", ["https://hooks.example/T0/B0/x", "HOOK", "env:", "file:/x"])
@@ -194,4 +194,4 @@ def test_a_sweep_is_told_once_by_its_driver_and_again_if_nobody_took_it(
     told = (tmp_path / "told").read_text().splitlines()
     assert len(told) == 1
     assert "all 3 trials have ended; best " in told[0]
-    assert expected(home.data_dir) == frozenset()
+    assert home.marked(NOTIFY_MARKS) == frozenset()

@@ -27,7 +27,8 @@ from cloudtrain.runs.files import restrict_permissions
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History, log_reader_lock
 from cloudtrain.runs.paths import RunPaths
-from cloudtrain.runs.store import RunStore, index_run, summaries
+from cloudtrain.runs.store import RunStore, summaries
+from cloudtrain.runs.summary import index_run
 from cloudtrain.source.pack import pack
 from cloudtrain.source.scan import scan
 from cloudtrain.sweeps.journal import SweepFolder

@@ -16,7 +16,7 @@ import cloudtrain
 from cloudtrain.api import removal
 from cloudtrain.api.context import archive_of, pack_source
 from cloudtrain.api.costs import cost_of
-from cloudtrain.api.lookup import list_runs
+from cloudtrain.api.listing import list_runs
 from cloudtrain.api.removal import prunable, removable, remove
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.runs.folder import RunFolder

@@ -188,6 +188,9 @@ def test_a_remembered_run_is_not_read_again(store: RunStore) -> None:
         b"torn",
         b"null\n",
         b'{"run": []}\n',
+        b'["a-1"]\n',
+        b'["a-1",\t"torn',
+        b"]\n",
     ],
     ids=[
         "open brace",
@@ -199,6 +202,9 @@ def test_a_remembered_run_is_not_read_again(store: RunStore) -> None:
         "torn",
         "null",
         "id is a list",
+        "line with an id alone",
+        "line cut off",
+        "bracket",
     ],
 )
 def test_a_damaged_index_heals_itself(store: RunStore, damage: bytes) -> None:
@@ -206,6 +212,43 @@ def test_a_damaged_index_heals_itself(store: RunStore, damage: bytes) -> None:
     before = listed(store)
     index_of(store).write_bytes(damage + index_of(store).read_bytes())
     assert [listed(store), listed(store)] == [before, before]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"succeeded"', '"running"'),
+        ('"a-1"', "null"),
+        ("false", "0"),
+        ("100.0", "NaN"),
+        ("100.0", "1e300"),
+        ("{}", '{"loss":"low"}'),
+        (",", ", "),
+        ("null,", "null,0,"),
+    ],
+)
+def test_a_line_that_no_ended_run_has_is_not_taken(
+    store: RunStore, before: str, after: str
+) -> None:
+    for run in ("a-1", "b-2"):
+        born(store, run, ENDED)
+
+    expected = listed(store)
+    text = index_of(store).read_text()
+    assert before in text
+    index_of(store).write_text(text.replace(before, after))
+    assert [listed(store), listed(store)] == [expected, expected]
+    assert index_of(store).read_text() == text
+
+
+def test_listed_runs_share_no_values(store: RunStore) -> None:
+    for run in ("a-1", "b-2"):
+        born(store, run, ENDED)
+
+    for _ in range(2):  # read from their folders, then from the index
+        first, second = summaries(store)
+        first["tags"]["team"] = "vision"
+        assert second["tags"] == {}
 
 
 def test_a_new_run_under_the_id_of_a_removed_one_is_not_taken_for_it(store: RunStore) -> None:
@@ -244,7 +287,7 @@ def test_a_run_whose_job_may_exist_is_read_again(store: RunStore) -> None:
     born(store, "a-1", CREATING, NOT_STARTED)
     born(store, "b-2", NOT_STARTED, created=1)
     assert listed(store) == [("a-1", "failed"), ("b-2", "failed")]
-    remembered = [json.loads(line)["run"] for line in index_of(store).read_text().splitlines()]
+    remembered = [json.loads(line)[3] for line in index_of(store).read_text().splitlines()]
     assert remembered == ["b-2"]
 
 

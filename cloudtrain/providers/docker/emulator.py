@@ -53,7 +53,7 @@ from cloudtrain.providers.rehearsal.base import (
 from cloudtrain.providers.rehearsal.sagemaker import SageMakerEmulator, create_folders
 from cloudtrain.providers.shared.paths import ARCHIVE
 from cloudtrain.runs.paths import RunPaths
-from cloudtrain.runs.store import CLEANUP_FOLDER
+from cloudtrain.runs.store import CLEANUP_MARKS
 
 PACKAGES = "/cloudtrain-packages"
 """Folder in a container with packages of earlier runs of its image."""
@@ -401,7 +401,7 @@ def remove_containers(run: Path) -> int:
 
 def cleanup_marker(run: Path) -> Path:
     """Return a file that exists while the engine may have containers or networks of the run."""
-    return run.parents[1] / CLEANUP_FOLDER / run.name
+    return run.parents[1] / CLEANUP_MARKS / run.name
 
 
 def labels_of(run: Path) -> dict[str, str]:

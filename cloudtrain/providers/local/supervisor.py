@@ -42,7 +42,7 @@ from cloudtrain.runs.folder import PLAN, RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.logs import format_timestamp, log_file
 from cloudtrain.runs.paths import RunPaths
-from cloudtrain.runs.store import index_run
+from cloudtrain.runs.summary import index_run
 from cloudtrain.units import format_duration
 from cloudtrain_wire.events import Ended, Event, RankEnded, Restarted, StopRequested
 from cloudtrain_wire.ports import free_port
