@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -80,6 +79,8 @@ def _is_mine(place: Path, owner: int) -> bool:
         return True
     if os.geteuid() == 0 and str(owner) == os.environ.get("SUDO_UID"):
         return True
+
+    import tempfile  # rarely needed, and slow to import
 
     # Some network disks give all files of this user one other owner, as they do with root's.
     try:

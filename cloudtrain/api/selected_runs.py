@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from cloudtrain.errors import UsageError, did_you_mean
-from cloudtrain.runs.series import direction_of
 
 _VALIDATION = ("val", "eval", "test")
 """Beginnings of metrics that judge a model."""
@@ -40,11 +39,12 @@ class RunFilter:
 
 def metric_of(run: Mapping[str, Any]) -> str:
     """Return the metric that judges a run best: of validation, if it has one; empty for none."""
+    names: list[str] = [*(run["best"] or run["metrics"])]
+    for name in names:
+        if name.startswith(_VALIDATION):
+            return name
 
-    def order(name: str) -> tuple[bool, bool]:
-        return name not in run["best"], not name.startswith(_VALIDATION)
-
-    return min(run["metrics"], key=order, default="")
+    return names[0] if names else ""
 
 
 def value_of(run: Mapping[str, Any], metric: str) -> float | None:
@@ -63,6 +63,8 @@ def best_first(runs: Sequence[dict[str, Any]], metric: str) -> list[dict[str, An
     if metric not in reported:
         message = f"none of these runs has reported {metric!r}{did_you_mean(metric, reported)}"
         raise UsageError(message, hint="cloudtrain metrics RUN shows what a run has reported")
+
+    from cloudtrain.runs.series import direction_of  # a list without --sort needs no directions
 
     sign = direction_of(metric) or 1
 

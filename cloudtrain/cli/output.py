@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import sys
-import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,6 +37,8 @@ MAX_WAITING_BLOCKS = 100
 
 MAX_NAME = 40
 """Maximum characters of a metric's name beside its curve."""
+UNITS = (("d", 86_400), ("h", 3600), ("min", 60))
+"""Units of an age, with their seconds."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 _PLACE = re.compile(r"(?P<file>[^\n]+?):(?P<line>\d+)(?::(?P<column>\d+))?")
@@ -156,19 +157,29 @@ def abbreviate_home(path: str | Path) -> str:
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
     """Return columns as wide as their widest cell."""
-    columns = zip(header, *rows, strict=True)
-    padded = map(_padded, columns)
-    return "\n".join(["  ".join(row).rstrip() for row in zip(*padded, strict=True)])
+    return table_of_columns(zip(header, *rows, strict=True))
+
+
+def table_of_columns(columns: Iterable[Sequence[str]]) -> str:
+    """Return columns, each with its title first, as wide as their widest cell."""
+    cells = []
+    formats = []
+    for column in columns:
+        # Nearly every column needs no escapes: it is looked at once, not cell by cell.
+        text = "".join(column)
+        if text.isascii() and text.isprintable() and one_line(text) == text:
+            cells.append(column)
+            formats.append(f"%-{max(map(len, column))}s")
+        else:
+            cells.append(_padded(column))
+            formats.append("%s")
+
+    row = "  ".join(formats)
+    return "\n".join([(row % each).rstrip() for each in zip(*cells, strict=True)])
 
 
 def _padded(column: Sequence[str]) -> list[str]:
     """Return the cells of a column, escaped, and as wide as the widest one."""
-    # Nearly every column needs no escapes: it is looked at once, not cell by cell.
-    text = "".join(column)
-    if text.isascii() and text.isprintable() and one_line(text) == text:
-        width = max(map(len, column))
-        return [cell.ljust(width) for cell in column]
-
     cells = [one_line(cell) for cell in column]
     width = max(map(text_width, cells))
     return [cell + " " * (width - text_width(cell)) for cell in cells]
@@ -199,7 +210,13 @@ def count(number: int, word: str) -> str:
 
 def format_age(seconds: float, timestamp: float) -> str:
     """Return `3 min ago`, in the largest unit. Both are Unix timestamps."""
-    return f"{' '.join(format_duration(max(0.0, timestamp - seconds)).split()[:2])} ago"
+    age = max(0.0, timestamp - seconds)
+    for unit, length in UNITS:
+        count = round(age) // length
+        if count:
+            return f"{count} {unit} ago"
+
+    return f"{format_duration(age)} ago"
 
 
 def sparkline(values: Sequence[float], width: int = 32) -> str:
@@ -305,6 +322,8 @@ def _labelled(word: str, text: str, width: int) -> list[str]:
 
     A word that is too long for a line, such as a path, stays whole.
     """
+    import textwrap  # slow to import
+
     lines = []
     for number, paragraph in enumerate(printable(text).splitlines() or [""]):
         if number == 0:

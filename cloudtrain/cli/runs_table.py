@@ -15,10 +15,10 @@ from cloudtrain.cli.output import (
     command,
     format_age,
     shortened,
-    table,
+    table_of_columns,
     text_width,
 )
-from cloudtrain.cli.terminal import columns
+from cloudtrain.cli.terminal import columns as terminal_columns
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.runs.state_names import ENDED
 from cloudtrain.runs.store import sweep_ids, sweep_of_run
@@ -66,50 +66,54 @@ def table_of(runs: Sequence[dict[str, Any]], metric: str = "") -> str:
     differ between runs of one job, as far as the terminal has room.
     """
     now = time.time()
-    header = ["RUN", "STATE", "PROVIDER", "NODES", "TOOK", "SIZE", "SUBMITTED"]
-    rows = []
-    for run in runs:
-        took = ""
-        if not is_as_last_seen(run):
-            begin = run["started"] or run["created"]
-            took = format_duration(max(0.0, (run["ended"] or now) - begin))
+    states = {(run["state"], run["submitted"]) for run in runs}
+    state_cells = {each: _format_state(*each) for each in states}
+    providers = {(run["provider"], run["contract"]) for run in runs}
+    provider_cells = {each: _format_provider(*each) for each in providers}
 
-        provider = run["provider"]
-        if is_rehearsal(run):
-            provider += f" as {run['contract']}"
-
-        submitted = ""
-        if run["created"]:
-            submitted = format_age(run["created"], now)
-
-        nodes = run.get("size") or f"{run['nodes']}x{run['processes']}"
-        size = format_size(run["bytes"])
-        rows.append([run["run"], _format_state(run), provider, nodes, took, size, submitted])
-
+    columns = [
+        ["RUN", *(run["run"] for run in runs)],
+        ["STATE", *(state_cells[run["state"], run["submitted"]] for run in runs)],
+        ["PROVIDER", *(provider_cells[run["provider"], run["contract"]] for run in runs)],
+        ["NODES", *(run.get("size") or f"{run['nodes']}x{run['processes']}" for run in runs)],
+        ["TOOK", *(_duration_cell(run, now) for run in runs)],
+        ["SIZE", *(format_size(run["bytes"]) for run in runs)],
+        [
+            "SUBMITTED",
+            *((run["created"] and format_age(run["created"], now)) or "" for run in runs),
+        ],
+    ]
     if any(run["owner"] for run in runs):
-        header.insert(2, "OWNER")
-        for run, row in zip(runs, rows, strict=True):
-            row.insert(2, run["owner"] or "you")
-
+        columns.insert(2, ["OWNER", *(run["owner"] or "you" for run in runs)])
     if any(run["metrics"] for run in runs):
-        header.append("METRIC")
-        for run, row in zip(runs, rows, strict=True):
-            row.append(_metric_cell(run, metric))
+        columns.append(["METRIC", *(_metric_cell(run, metric) for run in runs)])
 
     differing = _differing_arguments(runs)
-    if not any(differing):
-        return table(rows, header)
+    if any(differing):
+        room = MAX_ARGUMENTS
+        if terminal := terminal_columns(sys.stdout):
+            width = max(map(text_width, table_of_columns(columns).splitlines()))
+            room = max(MIN_ARGUMENTS, terminal - width - 2)
 
-    room = MAX_ARGUMENTS
-    if terminal := columns(sys.stdout):
-        width = max(map(text_width, table(rows, header).splitlines()))
-        room = max(MIN_ARGUMENTS, terminal - width - 2)
+        columns.append(["ARGUMENTS", *(shortened(text, room) for text in differing)])
 
-    header.append("ARGUMENTS")
-    for text, row in zip(differing, rows, strict=True):
-        row.append(shortened(text, room))
+    return table_of_columns(columns)
 
-    return table(rows, header)
+
+def _duration_cell(run: dict[str, Any], now: float) -> str:
+    """Return how long a run took, or has taken; "" if it may have ended since it was last seen."""
+    if is_as_last_seen(run):
+        return ""
+
+    return format_duration(max(0.0, (run["ended"] or now) - (run["started"] or run["created"])))
+
+
+def _format_provider(provider: str, contract: str) -> str:
+    """Return a provider, and whose request it executes."""
+    if rehearsed_by(provider, contract) is None:
+        return provider
+
+    return f"{provider} as {contract}"
 
 
 def _metric_cell(run: Mapping[str, Any], metric: str) -> str:
@@ -147,13 +151,12 @@ def _differs(name: str, arguments: Sequence[Mapping[str, Any]]) -> bool:
     return any(str(each.get(name)) != first for each in arguments)
 
 
-def _format_state(run: dict[str, Any]) -> str:
+def _format_state(state: str, submitted: bool) -> str:
     """Return the state in a list: `not started` if a submit was refused."""
-    never = run["state"] == "failed" and not run["submitted"]
-    if never:
+    if state == "failed" and not submitted:
         return "not started"
 
-    return colour_state(run["state"])
+    return colour_state(state)
 
 
 def is_as_last_seen(run: dict[str, Any]) -> bool:

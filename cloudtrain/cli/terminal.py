@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -57,7 +55,7 @@ _COMMANDS = ("cloudtrain ", "pip ", "aws ", "az ", "docker ")
 def printable(text: str) -> str:
     """Mask secrets and escape control characters, except line ends and our own coloured states."""
     shown = masker.mask_text(text)
-    if shown.isprintable():
+    if shown.replace("\n", "").isprintable():
         return shown
 
     return "".join(part if at % 2 else escaped(part) for at, part in enumerate(_OURS.split(shown)))
@@ -151,6 +149,9 @@ def columns(stream: Any) -> int | None:
     """Return the width of the terminal of a stream; None if it is not a terminal."""
     if stream is None or not stream.isatty():
         return None
+
+    import shutil  # slow to import, as textwrap is
+
     return shutil.get_terminal_size().columns
 
 
@@ -159,6 +160,8 @@ def wrapped(line: str, width: int) -> str:
     label_length = len(_LABEL.match(line)[0])  # type: ignore[index]  # it matches an empty text
     if len(click.unstyle(line)) <= width or line[label_length:].startswith(_COMMANDS):
         return line
+
+    import textwrap
 
     indent = len(click.unstyle(line[:label_length]))
     if indent > width // 2 or label_length == len(line) - len(line.lstrip()):

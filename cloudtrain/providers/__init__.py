@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from cloudtrain.declaration import is_provider, load_third_party, third_party
-from cloudtrain.providers.protocol import Provider
+
+if TYPE_CHECKING:
+    from cloudtrain.providers.protocol import Provider
 
 
 def get_provider(name: str) -> Provider:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from cloudtrain.runs.files import encode_json, strict_json
 from cloudtrain.runs.state_names import ENDED
@@ -136,7 +136,7 @@ def _is_plain(run: str) -> bool:
 
 def _summaries(lines: Sequence[str]) -> list[dict[str, Any]]:
     """Raise ValueError, TypeError or RecursionError for a line that no ended run has."""
-    rows = json.loads(f"[{','.join(lines)}]")
+    rows = json.loads(f"[{','.join(lines)}]", parse_constant=_refuse)
     if not rows:
         return []
 
@@ -147,12 +147,18 @@ def _summaries(lines: Sequence[str]) -> list[dict[str, Any]]:
     return [dict(zip(FIELDS, _IN_ORDER(row), strict=True)) for row in rows]
 
 
+def _refuse(constant: str) -> NoReturn:
+    """Raise ValueError for NaN and infinities, which JSON lacks."""
+    raise ValueError(constant)
+
+
 def _are_possible(field: str, values: Sequence[Any]) -> bool:
     """Return whether ended runs can have these values of a field."""
     if not set(map(type, values)) <= set(FIELDS[field]):
         return False
     if field in ("created", "started", "ended", "kept_until"):
-        return all(0 <= (value or 0) < _MAX_TIMESTAMP for value in values)
+        times: list[float] = [0, *filter(None, values)]
+        return min(times) >= 0 and max(times) < _MAX_TIMESTAMP
     if field in ("metrics", "best"):
         numbers = chain.from_iterable(map(dict.values, values))
         return set(map(type, numbers)) <= set(_NUMBER_OR_NONE)

@@ -266,7 +266,10 @@ def newest_summaries(
         else:
             wanted.append(line)
 
-    wanted += heapq.nlargest(most, settled)
+    if most < len(settled):
+        settled = heapq.nlargest(most, settled)
+
+    wanted += settled
     listed = index.summaries(store.data_dir, wanted)
     if listed is None:
         listed = []
