@@ -243,8 +243,8 @@ def _kind(plan: Plan) -> str:
     name = plan.target.declaration.request_name
     if not name:
         return ""
-    if "jobQueue" in plan.request.document:
-        name = f"SubmitServiceJob of a {name}"
+    if plan.request.wrapper:
+        name = f"{plan.request.wrapper} of a {name}"
 
     return f"{name}, "
 

@@ -137,6 +137,8 @@ class Request:
     """Request in the platform's format: plain JSON."""
     job: JobDocument
     """Document for the launcher of every node, sent with the request."""
+    wrapper: str = ""
+    """Name of a request that holds the provider's own one, such as SubmitServiceJob; "" for none."""
 
 
 def unfolded(document: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -53,7 +53,7 @@ def in_queue(request: Request, plan: Plan, section: AwsSection) -> Request:
     if section.priority is not None:
         document["schedulingPriority"] = section.priority
 
-    return replace(request, document=document)
+    return replace(request, document=document, wrapper="SubmitServiceJob")
 
 
 def queue_issues(plan: Plan, section: AwsSection) -> Iterator[Issue]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import cloudtrain
+from cloudtrain.cli.plan_view import overview
 from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.client import aws
@@ -264,6 +265,7 @@ def test_max_cost_pays_for_all_attempts(site: QueueSite) -> None:
 
 def test_export_puts_the_job_into_the_queue_by_the_cli(site: QueueSite, tmp_path: Path) -> None:
     plan = cloudtrain.plan(cloudtrain.load(dict(site.job)), "aws")
+    assert "SubmitServiceJob of a CreateTrainingJob" in overview(plan)
     made = get_provider("aws").export(plan)
     assert list(made.commands[-1])[:3] == ["aws", "batch", "submit-service-job"]
     document = json.loads(made.files["request.json"])
