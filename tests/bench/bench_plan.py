@@ -29,7 +29,7 @@ limits: {restarts: 1, max_runtime: 1 h}
 env: {NCCL_DEBUG: WARN}
 """
 BAR = 1.6
-LIMITS = {"local": 2.4, "aws": 2.7, "azure": 2.7}
+LIMITS = {"local": 2.05, "aws": 2.3, "azure": 2.3}
 """Of instructions, by provider."""
 PLANS: tuple[list[str], ...] = (
     [],

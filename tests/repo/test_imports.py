@@ -15,7 +15,7 @@ SDKS = {"boto3", "botocore", "azure", "docker", "sagemaker"}
 HEAVY = {"pydantic", "yaml", "jinja2", "torch", "numpy", "pathspec", "tarfile", *SDKS}
 
 
-def loaded_after(code: str, *path: str) -> set[str]:
+def modules_after(code: str, *path: str) -> set[str]:
     script = (
         f"import sys; sys.path[:0] = {list(path)!r}\n{code}\nprint(*sys.modules, file=sys.stderr)"
     )
@@ -26,7 +26,11 @@ def loaded_after(code: str, *path: str) -> set[str]:
         timeout=HANG_SECONDS,
         check=True,
     )
-    return {name.partition(".")[0] for name in process.stderr.split()}
+    return set(process.stderr.split())
+
+
+def loaded_after(code: str, *path: str) -> set[str]:
+    return {name.partition(".")[0] for name in modules_after(code, *path)}
 
 
 def of_providers(*modules: str) -> str:
@@ -80,6 +84,18 @@ assert not [issue for issue in plan.issues if issue.is_error]
 assert set(started) == {{"git"}}, started
 """
     assert not {"torch", "numpy", "jinja2", *SDKS} & loaded_after(code)
+
+
+@pytest.mark.parametrize("provider", ["local", "aws", "azure"])
+def test_a_plan_loads_neither_runs_nor_sweeps_nor_checkups(tmp_path: Path, provider: str) -> None:
+    (tmp_path / "job.yaml").write_text(f"args: {{epochs: 2}}{ACCOUNT}")
+    code = f"""
+import cloudtrain
+job = cloudtrain.load({str(tmp_path / "job.yaml")!r})
+assert not cloudtrain.plan(job, {provider!r}, data_dir={str(tmp_path.parent / "data")!r}).issues
+"""
+    unused = ("runs.state", "runs.record", "spec.sweep", "checkup", "planning.registry")
+    assert not {f"cloudtrain.{name}" for name in unused} & modules_after(code)
 
 
 def test_the_launcher_needs_the_standard_library_only() -> None:
