@@ -146,7 +146,7 @@ def _inspect_in_ecr(
     repository: str,
     reference: str,
 ) -> RegistryImage | None:
-    from cloudtrain.planning import reference as registry
+    from cloudtrain.planning import registry
 
     cloud = connect(region)
     place = {"registryId": account, "repositoryName": repository}
