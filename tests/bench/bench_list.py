@@ -51,7 +51,7 @@ assert len(found) == int(sys.argv[2])
 """
 
 
-def fill(data_dir: Path) -> None:
+def fill(data_dir: Path, runs: int = RUNS) -> None:
     """Run folders as a short training of two ranks leaves them, and a one-line file in each for the
     reference.
     """
@@ -60,7 +60,7 @@ def fill(data_dir: Path) -> None:
     store = RunStore(data_dir)
     documents = {"spec.yaml": plan.spec_text, "plan.json": as_text(plan.to_json())}
     documents["request.json"] = as_text(dict(api.render(plan).document))
-    for number in range(RUNS):
+    for number in range(runs):
         run_id = f"digits-{number:05}"
         time = 1.7e9 + 60 * number
         folder = store.create(run_id, documents)
