@@ -8,12 +8,13 @@ Print each fault with its place, and exit with 1 if there is one.
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import sys
 from collections.abc import Iterator
 from functools import cache
 
-from tests.repo.tools import ROOT, trees
+from tests.repo.tools import ROOT, nodes
 
 PACKAGE = ROOT / "cloudtrain"
 FOLDERS = ("cloudtrain", "docs", "entrypoints", "examples", "tests")
@@ -144,6 +145,7 @@ def main() -> int:
         pronouns,
         tuple_assignments,
     )
+    gc.disable()  # half of the time would go there: trees are many objects, and no garbage
     faults = [fault for rule in rules for fault in rule()]
     for fault in faults:
         print(fault)
@@ -186,8 +188,8 @@ def reading_modules() -> Iterator[str]:
 
 def unbounded_reads() -> Iterator[tuple[str, int]]:
     """Yield the file, below `cloudtrain/`, and the line of each call that opens a file for reading."""
-    for path, tree in trees("cloudtrain").items():
-        for node in ast.walk(tree):
+    for path, of_file in nodes("cloudtrain").items():
+        for node in of_file:
             if isinstance(node, ast.Call) and _opens_for_reading(node):
                 yield path.relative_to(PACKAGE).as_posix(), node.lineno
 
@@ -224,13 +226,13 @@ def providers_by_name() -> Iterator[str]:
     A third party's provider is as good as ours.
     """
     names = set()
-    for path, tree in trees("cloudtrain").items():
+    for path, of_file in nodes("cloudtrain").items():
         inside = path.relative_to(PACKAGE)
         provider = ""
         if inside.parts[0] == "providers" and len(inside.parts) > 2:
             provider = inside.parts[1]
 
-        texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        texts = {node.value for node in of_file if isinstance(node, ast.Constant)}
         for word, owner in OWN.items():
             if word in texts and owner != provider:
                 names.add((inside.as_posix(), word))
@@ -273,11 +275,11 @@ def long_chains() -> Iterator[str]:
 
 def prose(folder: str) -> Iterator[tuple[str, str]]:
     """Yield the places and texts of docstrings, comments, longer strings and Markdown pages."""
-    for path, tree in trees(folder).items():
+    for path, of_file in nodes(folder).items():
         name = path.relative_to(ROOT)
         for comment in COMMENT.finditer(path.read_text("utf-8")):
             yield str(name), comment[1]
-        for node in ast.walk(tree):
+        for node in of_file:
             text = node.value if isinstance(node, ast.Constant) else None
             if isinstance(text, str) and len(text.split()) >= MIN_WORDS:
                 yield f"{name}:{getattr(node, 'lineno', 0)}", text
@@ -288,8 +290,8 @@ def prose(folder: str) -> Iterator[tuple[str, str]]:
 
 def assigned_names(folder: str) -> Iterator[tuple[str, str]]:
     """Yield the place and the name of each variable, parameter, function and class."""
-    for path, tree in trees(folder).items():
-        for node in ast.walk(tree):
+    for path, of_file in nodes(folder).items():
+        for node in of_file:
             name = ""
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 name = node.id
@@ -330,8 +332,8 @@ def tuple_assignments() -> Iterator[str]:
     for folder in ("cloudtrain", "entrypoints", "tests"):
         functions = 0
         hits = []
-        for path, tree in trees(folder).items():
-            for node in ast.walk(tree):
+        for path, of_file in nodes(folder).items():
+            for node in of_file:
                 functions += isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
                 if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
                     continue

@@ -13,10 +13,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @cache
-def trees(folder: str) -> dict[Path, ast.Module]:
-    """Return the syntax tree of each Python file below a folder."""
-    paths = sorted((ROOT / folder).rglob("*.py"))
-    return {path: ast.parse(path.read_text("utf-8")) for path in paths if "data" not in path.parts}
+def nodes(folder: str) -> dict[Path, list[ast.AST]]:
+    """Return all nodes of the syntax tree of each Python file below a folder."""
+    return {
+        path: list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if "data" not in path.parts
+    }
 
 
 def tool(name: str) -> str:
