@@ -326,6 +326,8 @@ def updates(monitor: RunMonitor, *, tail: int | None, timeout: float | None) -> 
             yield Update(state, events, [], last_error)
             events, offset = following
 
+        if state.has_ended:
+            blocks += reader.read_batch(unfinished=True)
         while state.has_ended and (unread := reader.read_batch(unfinished=True)):
             yield Update(state, events, blocks, last_error)
             events = []

@@ -184,9 +184,9 @@ class Run:
     def log_blocks(
         self,
         *,
-        follow: bool,
-        tail: int | None,
-        waiting: Callable[[RunState], None] | None,
+        follow: bool = False,
+        tail: int | None = None,
+        waiting: Callable[[RunState], None] | None = None,
         **filters: Any,
     ) -> Iterator[LogBlock]:
         """Yield log lines as `logs`, which has the filters; lines of one source and time are together."""

@@ -282,13 +282,19 @@ class LogReader:
             if not is_whole and end >= head:
                 break
 
-        if is_whole or end >= size - tail:
+        if is_whole:
             return
 
-        _, start = next(read_lines(file, size - tail), (b"", size))  # it begins in the middle
-        self.left_out += start - end
+        start = end  # a block may reach into the tail
+        if end < size - tail:
+            _, start = next(read_lines(file, size - tail), (b"", size))  # it begins in the middle
+            self.left_out += start - end
+            number = 0
+
         for part in _forwards(node, file, start, unfinished=True):
-            yield 0, part
+            yield number, part
+            if number:
+                number += part.block.text.count("\n") + 1
 
     def _files(self) -> list[tuple[int, Path]]:
         """Return the log files by node. Other files are ignored."""

@@ -119,6 +119,17 @@ def test_of_large_logs_the_beginning_and_the_end_are_read(run: RunFolder) -> Non
     assert steps[-1] == (500_000, 500_000)
 
 
+@pytest.mark.parametrize("number", [1100, 1300, 1500, 1700, 2500])
+def test_the_end_is_read_whatever_the_beginning_takes_of_it(run: RunFolder, number: int) -> None:
+    texts = [f"line {at} {'x' * 80}" for at in range(number)]
+    at_once = [f"{format_timestamp(START)} [rank 0] {text}\n" for text in texts]
+    log_file(run.path, 0).write_text("".join(at_once))
+    reader = LogReader(run)
+    read = [line.text for _, line in reader.read_ends(1 << 16, 1 << 16)]
+    assert read[-500:] == texts[-500:]
+    assert (read == texts) is (reader.left_out == 0)
+
+
 def test_a_diagnosis_of_a_run_says_what_it_has_not_read(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
