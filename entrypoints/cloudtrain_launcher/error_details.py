@@ -45,7 +45,7 @@ _MAX_STACK_LINES = 60
 _THROWN = re.compile(
     r"terminate called after throwing an instance of '(?:\w+::)*(?P<exception>\w+)'"
 )
-_WHAT = re.compile(r"\s*what\(\):\s*(?P<what>.+)")
+_WHAT = re.compile(r"what\(\):\s*(?P<what>.+)")
 _WATCHDOG = re.compile(r"(?P<reason>Watchdog caught collective operation timeout: .+)")
 _FATAL = re.compile(r"Fatal Python error: (?P<fatal>.+)")
 _NOT_STARTED = re.compile(

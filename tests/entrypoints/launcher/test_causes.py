@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -210,6 +211,12 @@ def test_a_crash_has_its_message_though_its_rank_has_printed_more(tmp_path: Path
     ranks.on_event(RankFailed(time=2.0, local_rank=0, exitcode=-signal.SIGABRT))
     ranks.report_failures(stopping=False)
     assert ranks.errors[-1].message == "was killed by SIGABRT: E: it is lost"
+
+
+def test_a_crash_of_a_program_that_prints_wide_gaps_is_found_at_once() -> None:
+    began = time.process_time()
+    crash_output(*[" " * 60_000 + "x"] * 2)
+    assert time.process_time() - began < 2
 
 
 def test_a_crash_is_reported_with_the_innermost_line_of_the_program(tmp_path: Path) -> None:
