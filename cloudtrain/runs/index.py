@@ -87,9 +87,13 @@ def read(data_dir: Path) -> dict[str, Line]:
         return {}
 
     lines = {}
-    for line, created, kept_until, submitted, run in heads:
-        is_settled = kept_until == "null" and submitted == "true"
-        lines[run] = (float(created), is_settled, line)
+    try:
+        for line, created, kept_until, submitted, run in heads:
+            is_settled = kept_until == "null" and submitted == "true"
+            lines[run] = (float(created), is_settled, line)
+    except ValueError:  # such as 1.2.3
+        remove(data_dir)
+        return {}
 
     return lines
 

@@ -222,6 +222,7 @@ def test_a_damaged_index_heals_itself(store: RunStore, damage: bytes) -> None:
         ("false", "0"),
         ("100.0", "NaN"),
         ("100.0", "1e300"),
+        ("100.0", "1.0.0"),
         ("{}", '{"loss":"low"}'),
         (",", ", "),
         ("null,", "null,0,"),
