@@ -19,6 +19,7 @@ import json
 import shutil
 import sys
 import time
+import zlib
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -316,26 +317,27 @@ class CheckpointStore:
             sync_folder(self.folder)
         self._wait()
 
-    def _share(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _share(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the tensors that this rank writes: the ranks of its node share them by bytes.
 
-        Weights come first, since all ranks have the same ones: a user's optimizer may keep state
-        of some parameters on some ranks only.
+        Called by all ranks. A user's optimizer may keep state of some parameters on some ranks only:
+        then the first rank of the node writes all that it has.
         """
-        mine: dict[str, Tensor] = {}
+        listed = "\n".join(f"{name} {value.nbytes}" for name, value in tensors.items())
+        digest = zlib.crc32(listed.encode()) >> 1  # fits into int32, and so does its negative
+        largest, smallest = self.ranks.all_reduce_max(digest, -digest)()
         if not self._writes:
-            return mine
+            return {}
+        if largest != -smallest:
+            return tensors if self.ranks.local_rank == 0 else {}
 
-        def place(name: str) -> tuple[bool, int]:
-            return not name.startswith("model."), -tensors[name].nbytes
-
+        mine: dict[str, Tensor] = {}
         loads = [0] * self.ranks.local_size
-        for name in sorted(tensors, key=place):
-            value = tensors[name]
+        for name in sorted(tensors, key=lambda name: -tensors[name].nbytes):
             lightest = loads.index(min(loads))
-            loads[lightest] += value.nbytes
+            loads[lightest] += tensors[name].nbytes
             if lightest == self.ranks.local_rank:
-                mine[name] = value
+                mine[name] = tensors[name]
 
         return mine
 

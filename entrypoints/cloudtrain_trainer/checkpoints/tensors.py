@@ -6,6 +6,7 @@ They are `model.<name>`, `optimizer.<name of the parameter>.<slot>` and `ema.<na
 from __future__ import annotations
 
 import inspect
+import json
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -61,13 +62,20 @@ def missing(saved: Collection[str], model: nn.Module) -> list[str]:
 def read(folder: Path) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint. They stay on disk until they are used, if they can.
 
-    The ranks of a node have written a file each, before format 5 one rank a single file.
+    The ranks of a node have written a file each, before format 5 one rank a single file. Files that
+    the manifest does not name were not verified, and are not read.
     """
+    manifest = json.loads((folder.parent / "manifest.json").read_text())
+    files = [name for name in manifest["files"] if name.startswith(f"{folder.name}/tensors")]
+    if not files:
+        return _read_distributed(folder)
+
     tensors: dict[str, Tensor] = {}
-    for path in folder.glob("tensors*.pt"):
+    for name in files:
+        path = folder.parent / name
         tensors |= torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
-    return tensors or _read_distributed(folder)
+    return tensors
 
 
 def _read_distributed(folder: Path) -> dict[str, Tensor]:
@@ -201,17 +209,21 @@ def _slots(saved: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 
 
 def _make_samples(
-    model: nn.Module, optimizer: torch.optim.Optimizer, slots: Mapping[str, Collection[str]]
+    model: nn.Module, optimizer: torch.optim.Optimizer, slots: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[int, Tensor]:
     """Make the optimizer create the state of one parameter of each kind, by a step without gradients.
 
-    Return this sample by the id of each parameter. A kind is a group, a dtype and the names of the
-    slots in a checkpoint, `slots`. Only the optimizer knows the device of each slot: a fused kernel
-    reads its step on the GPU, any other on the CPU. Weights and state are loaded afterwards.
+    Return this sample by the id of each parameter. A kind is a group, a device, a dtype and what a
+    checkpoint has in `slots`: names, dtypes, and which of them have the parameter's shape. Only the
+    optimizer knows the device of each slot: a fused kernel reads its step on the GPU, any other on
+    the CPU. Weights and state are loaded afterwards.
     """
-    names = {}
+    saved: dict[int, Collection[Any]] = {}
     for name, parameter in _trained_parameters(model, optimizer):
-        names[id(parameter)] = frozenset(slots.get(name, ()))
+        saved[id(parameter)] = frozenset(
+            (slot, value.dtype, value.shape == parameter.shape)
+            for slot, value in slots.get(name, {}).items()
+        )
 
     before = [dict(group) for group in optimizer.param_groups]
     samples: dict[int, Tensor] = {}
@@ -224,7 +236,7 @@ def _make_samples(
 
         of_kinds: dict[Any, Tensor] = {}
         for parameter in sorted(group["params"], key=Tensor.numel):
-            kind = parameter.dtype, names.get(id(parameter))
+            kind = parameter.device, parameter.dtype, saved.get(id(parameter))
             samples[id(parameter)] = of_kinds.setdefault(kind, parameter)
 
         group["params"] = list(of_kinds.values())

@@ -58,6 +58,7 @@ def check_found(checkpoints: CheckpointStore, step: int) -> Path:
     tensors = checkpoints.read_tensors(newest)
     assert torch.equal(tensors["model.weights"], torch.full((4,), float(step)))
     assert "model.bias" in tensors
+    assert len(tensors["optimizer.weights.own"]) == 16
     return newest.folder
 
 

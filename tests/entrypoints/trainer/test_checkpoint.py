@@ -132,6 +132,47 @@ def test_loading_makes_the_state_of_one_parameter_of_each_kind(
     torch.testing.assert_close(resumed.state_dict(), optimizer.state_dict(), rtol=0, atol=0)
 
 
+class BySize(torch.optim.SGD):
+    """It keeps what it needs for a matrix otherwise than for a vector."""
+
+    def step(self, closure: Any = None) -> Any:
+        for parameter in self.param_groups[0]["params"]:
+            is_matrix = parameter.ndim > 1
+            self.state[parameter] = {
+                "mean": torch.ones_like(parameter, dtype=torch.bfloat16 if is_matrix else None),
+                "size": torch.ones_like(parameter) if is_matrix else 2.0,
+            }
+        return super().step(closure)
+
+
+def test_a_slot_is_loaded_as_the_optimizer_keeps_it_for_this_parameter(
+    checkpoints: CheckpointStore,
+) -> None:
+    model = torch.nn.Linear(4, 2)
+    optimizer = BySize(model.parameters())
+    optimizer.step()
+    checkpoints.save(1, 0, checkpoint_tensors.tensors_of(model, optimizer), {}, {})
+    checkpoints.finish()
+    resumed = BySize(model.parameters())
+    load(checkpoints, model, resumed)
+    torch.testing.assert_close(resumed.state_dict(), optimizer.state_dict(), rtol=0, atol=0)
+
+
+def test_files_that_the_manifest_does_not_name_are_not_read(checkpoints: CheckpointStore) -> None:
+    save(checkpoints, 1)
+    newest = find_newest(checkpoints)
+    for name in ("tensors-1.pt", "tensors-9.pt"):
+        torch.save({"model.bias": torch.full((2,), 9.0)}, newest.path / name)
+    read = checkpoints.read_tensors(find_newest(checkpoints))
+    torch.testing.assert_close(read, tensors(1))
+
+
+def test_a_checkpoint_without_tensors_is_read(checkpoints: CheckpointStore) -> None:
+    checkpoints.save(1, 0, {}, {}, {})
+    checkpoints.finish()
+    assert checkpoints.read_tensors(find_newest(checkpoints)) == {}
+
+
 def test_the_writing_thread_uses_the_gpu_of_its_rank(
     checkpoints: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
