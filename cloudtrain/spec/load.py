@@ -18,6 +18,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from cloudtrain.declaration import is_provider
 from cloudtrain.errors import Issue, Keys, SpecError, did_you_mean, dotted
 from cloudtrain.spec.contradictions import contradictions
 from cloudtrain.spec.entrypoint import program_problem
@@ -375,7 +376,7 @@ def _other_section(spec: WholeSpec, keys: Keys) -> str | None:
     owners = [name for name in sections if key in _known_keys(spec, (name,))]
     if not owners:
         is_alone = len(keys) == 1 and key.replace("-", "_").isidentifier()
-        if is_alone and not did_you_mean(key, tuple(spec().model_fields)):
+        if is_alone and not is_provider(key) and not did_you_mean(key, tuple(spec().model_fields)):
             return f"if it is for the program: args.{key}"
         return None
 

@@ -115,7 +115,7 @@ def attempts_without_queue(
     try:
         arns = list(dict.fromkeys((*known, *_arns_by_tags(cloud, run_id, tags))))
     except CloudError as error:
-        if not known:
+        if not known or error.transient:  # a later attempt may have ended otherwise
             problem = f"how {run_id} ended is unknown: AWS Batch has forgotten it; {error.what}"
             raise CloudError(
                 problem, hint=error.hint, code=error.code, transient=error.transient

@@ -14,6 +14,7 @@ import cloudtrain
 from cloudtrain.cli.plan_view import overview
 from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.providers import get_provider
+from cloudtrain.providers.aws.attempts import attempts_without_queue
 from cloudtrain.providers.aws.client import aws
 from cloudtrain.providers.shared.shapes import violations
 from tests.fakes.aws.service_models import service_model
@@ -204,6 +205,17 @@ def test_a_forgotten_job_has_no_end_if_sagemaker_may_not_be_searched(
     forgotten("hidden")
     with pytest.raises(CloudError, match="how hidden ended is unknown"):
         run.status()
+
+
+def test_a_forgotten_job_has_no_end_while_sagemaker_cannot_be_searched() -> None:
+    class Throttled:
+        def pages(self, *_: str, **__: Any) -> Iterator[Any]:
+            raise CloudError("rate exceeded", transient=True)
+
+    cloud: Any = Throttled()
+    with pytest.raises(CloudError, match="how late ended is unknown") as raised:
+        attempts_without_queue(cloud, "late", {}, ["arn:aws:sagemaker:::training-job/first"])
+    assert raised.value.transient
 
 
 def test_a_forgotten_job_without_a_training_job_never_began(
