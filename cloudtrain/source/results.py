@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -187,11 +186,15 @@ class Results:
         return f"{self._folder}/{path}"
 
     def _share(self, existing: str, path: str) -> None:
-        names = (self._place(existing), self._place(path))
         try:
-            os.link(*names, follow_symlinks=False)
+            os.link(self._place(existing), self._place(path), follow_symlinks=False)
         except OSError:  # a disk without links
-            shutil.copyfile(*names)
+            with (
+                open(self._place(existing), "rb") as source,
+                open(os.open(self._place(path), _NEW, 0o666), "wb") as file,
+            ):
+                while block := source.read(_BLOCK):
+                    file.write(block)
 
 
 def copy_results(source: Path, folder: Path, roots: Sequence[str], note: Note) -> bool:
