@@ -301,7 +301,7 @@ STORAGE = (
         remedies=(
             (r"No space left on device: '(?P<place>[^']+)'", _DID_NOT_FIT),
             (rf"(?:^|\s)(?P<place>/(?:(?! /)[^:'\n])*/[^\s:'/]+){_FULL}", _DID_NOT_FIT),
-            (rf"(?P<place>[^\s:']*/[^\s:']*){_FULL}", _DID_NOT_FIT),
+            (rf"(?<![^\s:'])(?P<place>[^\s:'/]*/[^\s:']*){_FULL}", _DID_NOT_FIT),
         ),
         source=_ERRNO,
     ),
