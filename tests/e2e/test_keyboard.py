@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import subprocess
 import sys
 import time
@@ -144,7 +145,7 @@ def test_quit_ends_the_run_without_a_diagnosis(cli: CommandLine, terminals: list
 def test_lines_of_the_shell_are_not_read(cli: CommandLine) -> None:
     program = "try:\n    print('got', input())\nexcept EOFError:\n    print('no line')\n"
     cli.write(job_yaml=JOB, train_py=program)
-    commands = f"{sys.executable} -m cloudtrain submit; cat"
+    commands = f"{shlex.quote(sys.executable)} -m cloudtrain submit; cat"
     result = subprocess.run(
         ["sh", "-c", commands],
         cwd=cli.folder / "job",
