@@ -59,9 +59,8 @@ help:
 demo: $(VENV)/.train
 	@$(BIN)/cloudtrain submit examples/digits/job.yaml --provider local
 
-# Tests start many interpreters: with bytecode on disk they take 7 % less time, whatever the shell has set. Counts are of
-# programs with bytecode.
-test count: export PYTHONDONTWRITEBYTECODE =
+# Tests start many interpreters: with bytecode on disk they take 7 % less time, whatever the shell has set.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev
 	$(BIN)/python $(PYTEST_ARGS) $(TESTS)
 
