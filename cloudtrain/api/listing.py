@@ -18,9 +18,6 @@ from cloudtrain.settings import data_folder
 if TYPE_CHECKING:
     from cloudtrain.api.selected_runs import RunFilter
 
-NOT_ASKED = "not asked"
-"""Prefix of the reason in a summary if the provider does not answer."""
-
 
 def runs_going_on(*, data_dir: str | None = None) -> list[dict[str, Any]]:
     """Summaries of all runs that have not ended, newest first."""

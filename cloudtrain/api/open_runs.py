@@ -7,14 +7,13 @@ from collections.abc import Mapping, Set
 from contextlib import suppress
 from typing import Any
 
-from cloudtrain.api.listing import NOT_ASKED
 from cloudtrain.api.run import Run
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import CloudError, CloudtrainError, StorageError, UsageError
 from cloudtrain.runs.files import bytes_of
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.state_names import DAMAGED, ENDED
+from cloudtrain.runs.state_names import DAMAGED, ENDED, NOT_ASKED
 from cloudtrain.runs.store import RunStore
 from cloudtrain.runs.summary import summary_of
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cloudtrain.api.listing import NOT_ASKED
 from cloudtrain.api.selected_runs import metric_of, value_of
 from cloudtrain.cli.output import (
     MAX_NAME,
@@ -20,7 +19,7 @@ from cloudtrain.cli.output import (
 )
 from cloudtrain.cli.terminal import columns as terminal_columns
 from cloudtrain.declaration import rehearsed_by
-from cloudtrain.runs.state_names import ENDED
+from cloudtrain.runs.state_names import ENDED, NOT_ASKED
 from cloudtrain.runs.store import sweep_ids, sweep_of_run
 from cloudtrain.settings import data_folder
 from cloudtrain.units import format_duration, format_number

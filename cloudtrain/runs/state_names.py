@@ -12,3 +12,6 @@ WAITING = "waiting for capacity"
 
 DAMAGED = "damaged"
 """Listed state of an unreadable run."""
+
+NOT_ASKED = "not asked"
+"""Prefix of the reason of a listed state that is the last seen one: its provider does not answer."""
